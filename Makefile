@@ -95,7 +95,7 @@ pictures: setup
 	$(CARGO) test --locked -p tidegate-cli --test it -- --ignored screenshots_for_the_docs
 
 reference:
-	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-cli --bin tidegate -- the_committed_reference_is_not_stale
+	TIDEGATE_REFERENCE=write $(CARGO) test --locked -p tidegate-cli --bin tidegate -- committed_reference_is_current
 
 openapi:
 	TIDEGATE_OPENAPI=write $(CARGO) test --locked -p tidegate-api --all-features --lib -- committed_document_is_current

@@ -1,4 +1,4 @@
-//! Build, bind, run, drain.
+//! The life of a server: build, bind, run, drain.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,25 +24,25 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::MissedTickBehavior;
 
-use crate::config::{Drain, Listen};
+use crate::config::{DrainConfig, ListenConfig};
 use crate::listeners::{self, BindError, BoundListener, ServeContext};
 
-/// Time in which the whole store is swept for expired entries once.
-const SWEEP: Duration = Duration::from_secs(10);
+/// Time in which one sweep covers the whole store.
+const STORE_SWEEP_PERIOD: Duration = Duration::from_secs(10);
 /// Time between two sweeps of a part of the store.
-const SWEEP_TICK: Duration = Duration::from_millis(50);
+const STORE_SWEEP_TICK: Duration = Duration::from_millis(50);
 
-/// Time between two sweeps for expired blocks and for denials that no longer count.
-const SWEEP_BLOCKS: Duration = Duration::from_secs(1);
+/// Time between two sweeps of a part of the block list and the denial counters.
+const BLOCK_SWEEP_TICK: Duration = Duration::from_secs(1);
 
 /// Time between two reads of certificates and keys, for file systems that report no changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A server whose listeners are bound and do not accept yet.
+/// A server with bound listeners that do not accept yet.
 #[derive(Debug)]
 pub(crate) struct App {
     listeners: Vec<BoundListener>,
-    drain: Drain,
+    drain: DrainConfig,
     service: Arc<Service>,
     identity: Arc<Identity>,
     manager: Arc<RulesManager>,
@@ -53,11 +53,11 @@ pub(crate) struct App {
 
 /// The progress of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
-    /// No shutdown was requested.
-    Open,
+pub(crate) enum ShutdownStage {
+    /// No signal arrived yet.
+    Running,
     /// The server reports not ready; listeners close after the drain delay.
-    Leaving,
+    Draining,
     /// Listeners close at once; requests in flight are answered.
     Closing,
 }
@@ -69,7 +69,7 @@ impl App {
     /// Every listener is off, an address can't be bound or is public without a token, a certificate can't be used, or
     /// the store can't be used.
     pub(crate) async fn bind(
-        listen: &Listen,
+        listen: &ListenConfig,
         rules: LoadedRules,
         store: StoreConfig,
         headers: HeaderStyle,
@@ -124,7 +124,11 @@ impl App {
 
     /// Serves until `stage` requests the end, then finishes the requests in flight. Returns the number of connections
     /// that were aborted. Every reload reads rules, certificates and keys again.
-    pub(crate) async fn run(self, stage: watch::Receiver<Stage>, reloads: ReloadSignal) -> usize {
+    pub(crate) async fn run(
+        self,
+        stage: watch::Receiver<ShutdownStage>,
+        reloads: ReloadSignal,
+    ) -> usize {
         let mut tasks = follow_sources(&self.manager, &self.rules, &reloads);
         tasks.push(tokio::spawn(reload_keys(Arc::clone(&self.identity), reloads.clone())));
         tasks.push(tokio::spawn(sweep_blocks(Arc::clone(&self.service))));
@@ -138,8 +142,8 @@ impl App {
         }
         let (close, closing) = watch::channel(false);
         let delay = self.drain.delay;
-        let leaving = leave(stage, Arc::clone(&self.service), self.clock.clone(), delay, close);
-        tasks.push(tokio::spawn(leaving));
+        let draining = drain(stage, Arc::clone(&self.service), self.clock.clone(), delay, close);
+        tasks.push(tokio::spawn(draining));
         let mut context = ServeContext {
             service: Arc::clone(&self.service),
             identity: self.identity,
@@ -154,7 +158,7 @@ impl App {
             self.listeners.into_iter().map(|listener| listener.serve(&mut context)).collect();
         let aborted = join_all(serving).await.into_iter().sum();
         context.tasks.iter().for_each(JoinHandle::abort);
-        // Tokens that this node holds ahead of use become available to the other nodes at once.
+        // Leased tokens become available to the other nodes at once.
         self.service.active_rules().limiter().release_all().await;
         self.store.leave().await;
         // The last slots of a gateway are released by tasks of its threads.
@@ -170,27 +174,29 @@ fn node_address(listeners: &[BoundListener]) -> Option<SocketAddr> {
 }
 
 /// Closes the listeners: at once, or after a delay in which load balancers can react.
-async fn leave(
-    mut stage: watch::Receiver<Stage>,
+async fn drain(
+    mut stage: watch::Receiver<ShutdownStage>,
     service: Arc<Service>,
     clock: Clock,
     delay: Span,
     close: watch::Sender<bool>,
 ) {
     // The sender is dropped only after the server has ended.
-    let _ = stage.wait_for(|stage| *stage > Stage::Open).await;
+    let _ = stage.wait_for(|stage| *stage > ShutdownStage::Running).await;
     service.drain();
     // Logged here, so that health checks answer "not serving" from this line on.
-    tracing::info!("told to stop, answering what is under way");
+    tracing::info!(
+        "stop signal, draining: new checks go elsewhere, requests in flight are answered"
+    );
     tokio::select! {
-        _ = stage.wait_for(|stage| *stage == Stage::Closing) => {}
+        _ = stage.wait_for(|stage| *stage == ShutdownStage::Closing) => {}
         () = clock.sleep_until(clock.now() + delay) => {}
     }
     let _ = close.send(true);
 }
 
-/// Reads certificates again when their files change, and on every reload. The log has the error of one that can't be
-/// used, once and after every reload; the old one stays.
+/// Reads certificates again when their files change, and on every reload. An invalid certificate leaves the old one
+/// active; its error is logged once, and again after every reload.
 async fn reload_certificates(listeners: Vec<Arc<ListenerTls>>, reloads: ReloadSignal) {
     let files = listeners.iter().flat_map(|tls| tls.files().paths());
     let mut watcher = FileWatcher::new(files, RELOAD_INTERVAL, reloads);
@@ -208,7 +214,7 @@ async fn reload_certificates(listeners: Vec<Arc<ListenerTls>>, reloads: ReloadSi
 fn reload_certificate(tls: &ListenerTls, reason: WakeReason, last_error: &mut String) {
     let certificate = tls.certificate().display();
     match tls.reload() {
-        Ok(true) => tracing::info!(%certificate, "certificate taken up"),
+        Ok(true) => tracing::info!(%certificate, "certificate reloaded"),
         Ok(false) if reason == WakeReason::Reload => {
             tracing::info!(%certificate, "reload: certificate unchanged");
         }
@@ -216,14 +222,14 @@ fn reload_certificate(tls: &ListenerTls, reason: WakeReason, last_error: &mut St
         Err(error) => {
             let error = error.to_string();
             if reason == WakeReason::Reload || *last_error != error {
-                tracing::warn!(error, "certificate not taken up, the old one stays");
+                tracing::warn!(error, "cannot reload certificate, the old one stays active");
                 *last_error = error;
             }
         }
     }
 }
 
-/// Reads the keys for tokens again when their file changes, and on every reload.
+/// Reads the keys of JWTs again when their file changes, and on every reload.
 async fn reload_keys(identity: Arc<Identity>, reloads: ReloadSignal) {
     let Some(file) = identity.key_file().map(Path::to_owned) else { return };
     let mut watcher = FileWatcher::new([file.as_path()], RELOAD_INTERVAL, reloads);
@@ -236,22 +242,23 @@ async fn reload_keys(identity: Arc<Identity>, reloads: ReloadSignal) {
     }
 }
 
-/// Drops what has expired, a few shards at a time, so that memory shrinks when traffic does.
+/// Removes expired entries, a few shards at a time, so that memory shrinks with the traffic.
 async fn sweep(store: Arc<MemoryStore>) {
-    let ticks = SWEEP.as_millis() / SWEEP_TICK.as_millis();
-    let each = store.shards().div_ceil(usize::try_from(ticks).unwrap_or(1));
-    let mut ticker = tokio::time::interval(SWEEP_TICK);
+    let ticks = STORE_SWEEP_PERIOD.as_millis() / STORE_SWEEP_TICK.as_millis();
+    let shards_per_tick = store.shards().div_ceil(usize::try_from(ticks).unwrap_or(1));
+    let mut ticker = tokio::time::interval(STORE_SWEEP_TICK);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
-        store.sweep(each);
+        store.sweep(shards_per_tick);
     }
 }
 
-/// The same for blocks, and for the denials that penalties count.
+/// Removes expired blocks, and the denials that no longer count for a penalty.
 async fn sweep_blocks(service: Arc<Service>) {
-    let parts = usize::try_from(SWEEP.as_secs() / SWEEP_BLOCKS.as_secs()).unwrap_or(1);
-    let mut ticker = tokio::time::interval(SWEEP_BLOCKS);
+    let parts =
+        usize::try_from(STORE_SWEEP_PERIOD.as_secs() / BLOCK_SWEEP_TICK.as_secs()).unwrap_or(1);
+    let mut ticker = tokio::time::interval(BLOCK_SWEEP_TICK);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
@@ -268,7 +275,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_expired_is_gone_after_one_round() {
+    async fn one_sweep_removes_all_expired_entries() {
         let time = ManualClock::default();
         let store = Arc::new(MemoryStore::new(time.clock()));
         let rules = RuleSet::parse("", "rules: [{name: api, per: [user], limit: 1/s}]").unwrap();
@@ -279,8 +286,8 @@ mod tests {
         }
         assert_eq!(store.usage().keys, 1_000);
         time.advance(Span::MINUTE);
-        let round = tokio::time::timeout(SWEEP, sweep(Arc::clone(&store))).await;
-        assert!(round.is_err());
+        let sweeping = tokio::time::timeout(STORE_SWEEP_PERIOD, sweep(Arc::clone(&store))).await;
+        assert!(sweeping.is_err());
         assert_eq!(store.usage().keys, 0);
     }
 }

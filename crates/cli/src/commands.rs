@@ -1,10 +1,9 @@
-//! The command line: one file per command, and how all of them speak.
+//! The command line: one file per command; output, errors and exit status are shared.
 
 #[cfg(feature = "bench")]
 mod bench;
 mod block;
 mod check;
-mod excerpt;
 mod explain;
 #[cfg(any(feature = "bench", feature = "simulate"))]
 mod progress;
@@ -12,6 +11,7 @@ mod rules;
 mod serve;
 #[cfg(feature = "simulate")]
 mod simulate;
+mod snippet;
 #[cfg(feature = "top")]
 mod top;
 mod validate;
@@ -30,9 +30,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Rate limits as a service.
+/// A distributed rate limiter: server, reverse proxy and command line tools.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, max_term_width = 100, after_help = examples())]
+#[command(name = "tidegate", version, max_term_width = 100, after_help = help_examples())]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -40,26 +40,26 @@ pub(crate) struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
-  tidegate serve                             sample rules on 127.0.0.1:8080, with a curl line to try
-  tidegate serve --rules rules.yaml          your own rules
-  tidegate serve --redis redis://cache       one limit for all that use this Redis
-  tidegate validate rules.yaml               what each rule admits at the most, or what is wrong
+  tidegate serve                             serve sample rules on 127.0.0.1:8080
+  tidegate serve --rules rules.yaml          serve the rules of a file
+  tidegate serve --redis redis://cache       share the limits of all nodes through Redis
+  tidegate validate rules.yaml               print what each rule admits at most, or its errors
   tidegate explain --rules rules.yaml -H 'X-API-Key: k1' http://api.example/v1/orders
-  tidegate simulate boundary-attack          what a limit makes of traffic, in a second
-  tidegate check per-key alice               one decision by a running server
-  tidegate block add 192.0.2.7 --for 10m     no answer but a refusal for ten minutes
-  tidegate rules push rules.yaml             other rules on every node, while traffic flows
-  tidegate top                               a server as it works, in the terminal
-  tidegate bench --rate 5000/s               load against a server, and how long it took
+  tidegate simulate boundary-attack          simulate a limit under traffic, in virtual time
+  tidegate check per-key alice               request one decision from a running server
+  tidegate block add 192.0.2.7 --for 10m     deny a client for ten minutes
+  tidegate rules push rules.yaml             change the rules of all nodes without a restart
+  tidegate top                               show live traffic in the terminal
+  tidegate bench --rate 5000/s               send load and measure latencies
 
-Exit status: 0 fine, 1 denied or invalid, 2 could not do it.
-TIDEGATE_LOG sets what is logged: debug, or tidegate=trace; info by default.
-TIDEGATE_LOG_FORMAT sets how: text, or json, an object on each line.
-TIDEGATE_TOKEN opens an admin listener that has a token.
+Exit status: 0 success; 1 denied, invalid or different; 2 the command could not run.
+TIDEGATE_LOG sets the log filter, for example debug or tidegate=trace. The default is info.
+TIDEGATE_LOG_FORMAT sets the log format: text, or json with one object per line.
+TIDEGATE_TOKEN is the token for the admin listener.
 TIDEGATE_CA, TIDEGATE_CERTIFICATE and TIDEGATE_KEY name PEM files for --server https://…";
 
 /// Returns the examples of the commands that this binary has.
-fn examples() -> String {
+fn help_examples() -> String {
     let optional = [
         ("tidegate simulate ", cfg!(feature = "simulate")),
         ("tidegate top ", cfg!(feature = "top")),
@@ -74,26 +74,26 @@ fn examples() -> String {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Serve),
-    Check(check::Check),
-    Explain(explain::Explain),
-    Validate(validate::Validate),
+    Serve(serve::ServeCommand),
+    Check(check::CheckCommand),
+    Explain(explain::ExplainCommand),
+    Validate(validate::ValidateCommand),
     #[cfg(feature = "simulate")]
-    Simulate(Box<simulate::Simulate>),
-    Rules(rules::Rules),
-    Block(block::Block),
+    Simulate(Box<simulate::SimulateCommand>),
+    Rules(rules::RulesCommand),
+    Block(block::BlockCommand),
     #[cfg(feature = "top")]
-    Top(top::Top),
+    Top(top::TopCommand),
     #[cfg(feature = "bench")]
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
 }
 
 /// Runs a command to its end.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let mut stdout = std::io::stdout();
     let mut stderr = std::io::stderr();
-    let mut output = Output { data: &mut stdout, notes: &mut stderr };
-    let done = match arguments.command {
+    let mut output = CommandOutput { data: &mut stdout, notes: &mut stderr };
+    let result = match arguments.command {
         Command::Serve(command) => command.run(&mut output),
         Command::Check(command) => command.run(&mut output),
         Command::Explain(command) => command.run(&mut output),
@@ -107,20 +107,20 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         #[cfg(feature = "bench")]
         Command::Bench(command) => command.run(&mut output),
     };
-    match done {
-        Ok(ending) => ending.into(),
-        Err(failure) => {
-            output.note(failure.message);
-            for hint in failure.hints {
+    match result {
+        Ok(status) => status.into(),
+        Err(error) => {
+            output.note(error.message);
+            for hint in error.hints {
                 output.note(format_args!("hint: {hint}"));
             }
-            failure.ending.into()
+            error.status.into()
         }
     }
 }
 
-/// Sends log lines to stderr.
-pub(crate) fn log(config: &LogConfig) {
+/// Installs the subscriber that writes log lines to stderr.
+pub(crate) fn init_logging(config: &LogConfig) {
     let filter: Targets =
         config.filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     let colours = std::io::stderr().is_terminal();
@@ -132,119 +132,125 @@ pub(crate) fn log(config: &LogConfig) {
     }
 }
 
-/// Where a command writes: what it was asked for, and everything else.
-struct Output<'w> {
+/// The output of a command: results on stdout, notes and errors on stderr.
+struct CommandOutput<'w> {
     data: &'w mut dyn Write,
     notes: &'w mut dyn Write,
 }
 
-impl Output<'_> {
-    /// A line for whoever reads the result. A reader that has gone away is no error.
+impl CommandOutput<'_> {
+    /// Prints a line of the result. A closed stdout is no error.
     fn data(&mut self, line: impl Display) {
         let _ = writeln!(self.data, "{line}").and_then(|()| self.data.flush());
     }
 
-    /// A text for whoever reads the result, as it is.
+    /// Prints a part of the result without a line break.
     fn text(&mut self, text: &str) {
         let _ = self.data.write_all(text.as_bytes()).and_then(|()| self.data.flush());
     }
 
-    /// A line for the person at the terminal.
+    /// Prints a line to stderr, for the operator.
     fn note(&mut self, line: impl Display) {
         let _ = writeln!(self.notes, "{line}");
     }
 }
 
-/// How a command ended.
+/// The exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Ending {
-    Fine,
-    /// Denied, or invalid.
-    No,
-    /// Could not do it.
+enum ExitStatus {
+    /// Status 0.
+    Success,
+    /// Status 1: the command ran, and its result is denied, invalid or different.
+    Negative,
+    /// Status 2: the command could not run.
     Failed,
 }
 
-impl From<Ending> for ExitCode {
-    fn from(ending: Ending) -> Self {
-        match ending {
-            Ending::Fine => Self::SUCCESS,
-            Ending::No => Self::from(1),
-            Ending::Failed => Self::from(2),
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Success => Self::SUCCESS,
+            ExitStatus::Negative => Self::from(1),
+            ExitStatus::Failed => Self::from(2),
         }
     }
 }
 
-/// Why a command did not do what it was asked to.
+/// The error that ends a command, with hints for the operator.
 #[derive(Debug)]
-struct Failure {
-    ending: Ending,
+struct CommandError {
+    status: ExitStatus,
     message: String,
     hints: Vec<String>,
 }
 
-impl Failure {
+impl CommandError {
+    /// Returns an error with exit status 2.
     fn failed(error: impl Display) -> Self {
-        Self { ending: Ending::Failed, message: format!("error: {error}"), hints: Vec::new() }
+        Self { status: ExitStatus::Failed, message: format!("error: {error}"), hints: Vec::new() }
     }
 
-    fn refused(error: impl Display) -> Self {
-        Self { ending: Ending::No, ..Self::failed(error) }
+    /// Returns an error with exit status 1.
+    fn negative(error: impl Display) -> Self {
+        Self { status: ExitStatus::Negative, ..Self::failed(error) }
     }
 
+    /// Adds a line that suggests a fix.
     fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 }
 
-/// What `-a NAME=VALUE` says, each time that it was given.
-fn named_values(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
+/// Parses the values of `-a NAME=VALUE`.
+fn parse_attributes(given: &[String]) -> Result<Vec<(String, String)>, CommandError> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(Failure::failed(format_args!("-a must read like name=value, found {text:?}"))),
+        None => {
+            Err(CommandError::failed(format_args!("-a must read like name=value, found {text:?}")))
+        }
     };
     given.iter().map(pair).collect()
 }
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Unreadable { .. } => Self::failed(error),
             ConfigError::NotInFile { place: "--redis", .. } => Self::failed(error).hint(
-                "--redis takes a URL like redis://127.0.0.1:6379; tidegate serve --help has them all",
+                "--redis takes a URL like redis://127.0.0.1:6379; tidegate serve --help lists all forms",
             ),
             ConfigError::NotInFile { place: "--gateway" | "listen.gateway" | "gateway", .. } => {
                 Self::failed(error).hint(
-                    "--upstream http://127.0.0.1:3000 names one, as gateway.upstreams does in the \
+                    "name one with --upstream http://127.0.0.1:3000, or with gateway.upstreams in the \
                      configuration",
                 )
             }
             ConfigError::NotInFile { .. } => Self::failed(error),
-            // Each line starts with its file and line already.
+            // The message has one line per error, with file and line.
             ConfigError::Invalid(_) | ConfigError::Rules(_) => {
-                Self { ending: Ending::No, message: error.to_string(), hints: Vec::new() }
+                Self { status: ExitStatus::Negative, message: error.to_string(), hints: Vec::new() }
             }
         }
     }
 }
 
-impl From<ClientError> for Failure {
+impl From<ClientError> for CommandError {
     fn from(error: ClientError) -> Self {
-        let failure = Self::failed(&error);
+        let command_error = Self::failed(&error);
         match error {
-            ClientError::Unreachable { .. } => failure
+            ClientError::Unreachable { .. } => command_error
                 .hint("tidegate serve starts a server")
-                .hint("--server http://HOST:PORT asks another one"),
+                .hint("--server http://HOST:PORT selects another server"),
             ClientError::NoResponse { .. } => {
-                failure.hint("is that the HTTP listener of a tidegate?")
+                command_error.hint("is this the HTTP listener of a tidegate server?")
             }
         }
     }
 }
 
-/// Waits for something that needs no threads.
-fn waiting<F: Future>(work: F) -> Result<F::Output, Failure> {
+/// Runs a future on a runtime of the current thread.
+fn block_on<F: Future>(future: F) -> Result<F::Output, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Ok(runtime.map_err(Failure::failed)?.block_on(work))
+    Ok(runtime.map_err(CommandError::failed)?.block_on(future))
 }

@@ -1,6 +1,6 @@
-//! What to serve and how: `tidegate.yaml`, then the flags, then defaults, as one typed [`Config`].
+//! Merges flags, `tidegate.yaml` and defaults into one typed [`Config`].
 //!
-//! This is the only place that reads the environment.
+//! Only this module reads the environment.
 
 mod file;
 mod gateway;
@@ -29,82 +29,81 @@ use tidegate_service::rules::{RuleSource, RulesConfig};
 use tidegate_service::service::rls::RlsHeaders;
 use tidegate_service::store::StoreConfig;
 
-pub(crate) use self::file::{ConfigFile, Kind, kind};
-pub(crate) use self::gateway::GatewaySource;
+pub(crate) use self::file::{ConfigFile, FileKind, detect_kind};
+pub(crate) use self::gateway::GatewaySettings;
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
-use self::secrets::RedisSource;
+use self::secrets::RedisSettings;
 pub(crate) use self::tls::TlsConfig;
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";
 const DEFAULT_RESP: &str = "127.0.0.1:6380";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9090";
-/// Only if there is an upstream.
+/// Used only if there is an upstream.
 const DEFAULT_GATEWAY: &str = "127.0.0.1:8000";
 
-/// Everything that `serve` needs to know.
+/// The complete configuration of `serve`.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) listen: Listen,
+    pub(crate) listen: ListenConfig,
     pub(crate) store: StoreConfig,
     pub(crate) rules: RulesConfig,
     pub(crate) headers: HeaderStyle,
-    /// What Envoy is asked to add to its responses.
+    /// Selects the responses to which Envoy adds rate limit headers.
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
-    /// There if and only if the gateway's listener is.
+    /// `Some` if and only if the gateway listener is on.
     pub(crate) gateway: Option<GatewayConfig>,
 }
 
-/// Which listeners to open, and where.
+/// The addresses of the listeners, and their security.
 #[derive(Clone, Debug)]
-pub(crate) struct Listen {
+pub(crate) struct ListenConfig {
     pub(crate) http: ListenAddress,
     pub(crate) grpc: ListenAddress,
     pub(crate) resp: ListenAddress,
-    /// What clients of the RESP listener have to say first.
+    /// Password that clients of the RESP listener must send.
     pub(crate) resp_password: Option<Secret>,
     pub(crate) admin: ListenAddress,
     /// Off without an upstream.
     pub(crate) gateway: ListenAddress,
-    /// What opens the admin listener, beyond being able to reach it.
+    /// Token that requests to the admin listener must have.
     pub(crate) token: Option<BearerToken>,
     pub(crate) tls: Option<TlsConfig>,
-    pub(crate) drain: Drain,
+    pub(crate) drain: DrainConfig,
 }
 
-/// How a server goes away.
+/// The timing of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Drain {
-    /// How long it goes on as before and only says that it is not ready, so that load balancers can
-    /// send calls elsewhere.
+pub(crate) struct DrainConfig {
+    /// Time in which the server is not ready but still accepts calls, so that load balancers can redirect them.
     pub(crate) delay: Span,
-    /// How long it then waits for what is under way.
+    /// Time to complete the requests in flight, after the listeners are closed.
     pub(crate) timeout: Span,
 }
 
-impl Drain {
+impl DrainConfig {
     const DELAY: Span = Span::from_secs(2);
     const TIMEOUT: Span = Span::from_secs(25);
 }
 
-impl Default for Drain {
+impl Default for DrainConfig {
     fn default() -> Self {
         Self { delay: Self::DELAY, timeout: Self::TIMEOUT }
     }
 }
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ListenAddress {
     Off,
-    /// A host and a port; port 0 takes any that is free.
+    /// A host and a port; port 0 selects any free port.
     At(String),
 }
 
-/// What the command line says about the configuration; it beats the file.
+/// The flags of the command line. They override the file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flags {
+pub(crate) struct ConfigFlags {
     pub(crate) config: Option<PathBuf>,
     /// A file, or the URL of a Redis or of a document.
     pub(crate) rules: Option<Secret>,
@@ -116,52 +115,52 @@ pub(crate) struct Flags {
     pub(crate) resp: Option<ListenAddress>,
     pub(crate) admin: Option<ListenAddress>,
     pub(crate) gateway: Option<ListenAddress>,
-    /// URLs of servers, which take the place of the file's upstreams and routes.
+    /// URLs of servers, which replace the upstreams and routes of the file.
     pub(crate) upstream: Vec<Secret>,
 }
 
 impl Config {
-    /// Reads the file that the flags name, if any, and lets the flags have the last word.
+    /// Reads the file of `--config`, if there is one, and applies the flags and the environment.
     ///
     /// # Errors
-    /// The file can't be read, or what it says can't be used.
-    pub(crate) fn resolve(flags: Flags) -> Result<Self, ConfigError> {
+    /// The file can't be read or is invalid, or a flag or a variable is invalid.
+    pub(crate) fn resolve(flags: ConfigFlags) -> Result<Self, ConfigError> {
         let file = match &flags.config {
             Some(path) => ConfigFile::read(path)?,
             None => ConfigFile::default(),
         };
         let rules = match &flags.rules {
-            Some(place) => Some(rules::source_of_flag(place)?),
+            Some(source) => Some(rules::source_of_flag(source)?),
             None => file.rules,
         };
         let envoy = flags.rules_envoy.or(file.envoy);
-        let otherwise = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
+        let default_source = if envoy.is_some() { RuleSource::Nothing } else { RuleSource::Sample };
         let copies = file.copies.clone();
         let state = || copies.clone().map_or_else(state_folder, |folder| Ok(Some(folder)));
         let rules = RulesConfig {
-            source: rules::load_source(rules.unwrap_or(otherwise))?,
+            source: rules::load_source(rules.unwrap_or(default_source))?,
             envoy,
             copies: file.copies,
             poll: file.poll,
         };
-        // What is on this machine needs a copy on this machine only if somebody says so.
+        // A local source needs a local copy only if the configuration asks for one.
         let rules = match &rules.copies {
             None if rules.source.is_remote() => RulesConfig { copies: state()?, ..rules },
             _ => rules,
         };
-        let or_at = |listener: Option<ListenAddress>, usual: &str| {
-            listener.unwrap_or(ListenAddress::At(usual.to_owned()))
+        let or_default = |address: Option<ListenAddress>, default: &str| {
+            address.unwrap_or(ListenAddress::At(default.to_owned()))
         };
         let (listener, gateway) =
             gateway::resolve(flags.gateway, &flags.upstream, file.gateway, file.forwarding)?;
         let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys, state)?;
         Ok(Self {
-            listen: Listen {
-                http: or_at(flags.http.or(file.http), DEFAULT_HTTP),
-                grpc: or_at(flags.grpc.or(file.grpc), DEFAULT_GRPC),
-                resp: or_at(flags.resp.or(file.resp), DEFAULT_RESP),
+            listen: ListenConfig {
+                http: or_default(flags.http.or(file.http), DEFAULT_HTTP),
+                grpc: or_default(flags.grpc.or(file.grpc), DEFAULT_GRPC),
+                resp: or_default(flags.resp.or(file.resp), DEFAULT_RESP),
                 resp_password: file.resp_password.load()?,
-                admin: or_at(flags.admin.or(file.admin), DEFAULT_ADMIN),
+                admin: or_default(flags.admin.or(file.admin), DEFAULT_ADMIN),
                 tls: file.tls,
                 drain: file.drain,
                 token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
@@ -176,14 +175,14 @@ impl Config {
         })
     }
 
-    /// The flag's store, else the file's, else memory; with its secrets.
+    /// Returns the store of the flag, else of the file, else memory; with its secrets.
     fn store(
         flag: Option<&Secret>,
-        file: Option<RedisSource>,
+        file: Option<RedisSettings>,
         max_keys: Option<usize>,
         state: impl FnOnce() -> Result<Option<PathBuf>, ConfigError>,
     ) -> Result<StoreConfig, ConfigError> {
-        let redis = flag.map(RedisSource::of_flag).transpose()?.or(file);
+        let redis = flag.map(RedisSettings::from_flag).transpose()?.or(file);
         Ok(match redis {
             Some(redis) => StoreConfig::Redis { config: Box::new(redis.load()?), state: state()? },
             None => {
@@ -193,26 +192,26 @@ impl Config {
     }
 }
 
-/// What to log, and how.
+/// Filter and format of the log.
 #[derive(Debug)]
 pub(crate) struct LogConfig {
-    /// `debug`, `tidegate=trace`.
+    /// A filter of `tracing`: `debug`, `tidegate=trace`.
     pub(crate) filter: String,
     pub(crate) format: LogFormat,
 }
 
-/// How a log line looks.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Readable text.
     Text,
-    /// An object on each line, for whoever collects them.
+    /// One JSON object per line, for log collectors.
     Json,
 }
 
 impl LogConfig {
-    /// What `TIDEGATE_LOG` and `TIDEGATE_LOG_FORMAT` ask for; what can't be understood is as if it were
-    /// not said, because there is no log yet to complain in.
+    /// Reads `TIDEGATE_LOG` and `TIDEGATE_LOG_FORMAT`. An invalid value has the effect of no value, because there is no
+    /// log yet for a warning.
     #[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
     pub(crate) fn from_environment() -> Self {
         let format = match std::env::var("TIDEGATE_LOG_FORMAT").as_deref() {
@@ -224,10 +223,10 @@ impl LogConfig {
     }
 }
 
-/// What `TIDEGATE_TOKEN` says, for an admin listener and for commands that ask one.
+/// Returns the admin token of `TIDEGATE_TOKEN`, for the admin listener and for commands that use it.
 ///
 /// # Errors
-/// It says something that is no token.
+/// The value is not a valid token.
 pub(crate) fn token() -> Result<Option<BearerToken>, ConfigError> {
     const NAME: &str = "TIDEGATE_TOKEN";
     let Some(text) = environment(NAME)? else { return Ok(None) };
@@ -236,25 +235,26 @@ pub(crate) fn token() -> Result<Option<BearerToken>, ConfigError> {
         .map_err(|message| ConfigError::Invalid(vec![InvalidEntry::new(NAME, None, message)]))
 }
 
-/// Whether colours are wanted: not when `NO_COLOR` says anything.
+/// Returns whether colours are wanted: `NO_COLOR` is unset or empty.
 #[cfg(feature = "top")]
 pub(crate) fn wants_colours() -> bool {
     matches!(environment("NO_COLOR"), Ok(None))
 }
 
-/// What `TIDEGATE_RESP_PASSWORD` says, for commands that ask a RESP listener.
+/// Returns the password of `TIDEGATE_RESP_PASSWORD`, for commands that use a RESP listener.
 ///
 /// # Errors
-/// It is no text.
+/// The value is not UTF-8.
 #[cfg(feature = "bench")]
 pub(crate) fn resp_password() -> Result<Option<Secret>, ConfigError> {
-    resp::RespPassword::Elsewhere.load()
+    resp::RespPassword::Environment.load()
 }
 
-/// Who gives a command: `ann@laptop`, by `USER` or `LOGNAME`; the machine alone if neither says.
+/// Returns the operator of a command, from `USER` or `LOGNAME` and the host name: `ann@laptop`. Without either variable
+/// it is the host name alone.
 ///
 /// # Errors
-/// A variable is no text.
+/// The value of a variable is not UTF-8.
 pub(crate) fn operator() -> Result<String, ConfigError> {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
@@ -266,10 +266,10 @@ pub(crate) fn operator() -> Result<String, ConfigError> {
     })
 }
 
-/// How commands speak TLS to a server: `TIDEGATE_CA`, `TIDEGATE_CERTIFICATE` and `TIDEGATE_KEY` name files.
+/// Returns the TLS files for connections to a server: `TIDEGATE_CA`, `TIDEGATE_CERTIFICATE` and `TIDEGATE_KEY`.
 ///
 /// # Errors
-/// There is a certificate without a key, or the other way round.
+/// Only one of certificate and key is set.
 pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
     let path = |name| Ok::<_, ConfigError>(environment(name)?.map(PathBuf::from));
     let ca = path("TIDEGATE_CA")?;
@@ -278,17 +278,18 @@ pub(crate) fn client_tls() -> Result<ClientTls, ConfigError> {
         (None, None) => None,
         (found, _) => {
             let place = if found.is_some() { "TIDEGATE_KEY" } else { "TIDEGATE_CERTIFICATE" };
-            let reason = "a certificate and its key are wanted, found the other one".to_owned();
+            let reason =
+                "both a certificate and its key are wanted, found only the other".to_owned();
             return Err(ConfigError::NotInFile { place, reason });
         }
     };
     Ok(ClientTls { ca, identity })
 }
 
-/// Returns the client of a server by its URL, for commands; it has no path.
+/// Returns an HTTP client for the URL of a server. The URL has no path.
 ///
 /// # Errors
-/// It is not such a URL, or the files for TLS are not complete.
+/// The URL is invalid, or the TLS files are incomplete.
 pub(crate) fn http_client(text: &str) -> Result<HttpClient, String> {
     let wanted = || format!("must be a URL like http://127.0.0.1:8080, found {text:?}");
     let uri: hyper::Uri = text.parse().map_err(|_| wanted())?;
@@ -302,25 +303,28 @@ pub(crate) fn http_client(text: &str) -> Result<HttpClient, String> {
     HttpClient::new(&uri, &tls).map_err(|error| format!("{error}, found {text:?}"))
 }
 
-/// Where a server may keep what it should still have after a restart: what systemd names, else the usual
-/// place of its user. Nothing if it has neither.
+/// Returns the folder for data that survives a restart: `STATE_DIRECTORY` of systemd, else the state folder of the
+/// user. `None` if there is neither.
 ///
 /// # Errors
-/// A variable is no text.
+/// The value of a variable is not UTF-8.
 fn state_folder() -> Result<Option<PathBuf>, ConfigError> {
-    // systemd may name several, the first is the one that was asked for first.
-    let given = environment("STATE_DIRECTORY")?;
-    if let Some(first) = given.as_deref().and_then(|list| list.split(':').next()) {
+    // systemd separates several folders by colons; the first is ours.
+    let listed = environment("STATE_DIRECTORY")?;
+    if let Some(first) = listed.as_deref().and_then(|list| list.split(':').next()) {
         return Ok(Some(PathBuf::from(first)));
     }
-    let own = match environment("XDG_STATE_HOME")? {
+    let user_folder = match environment("XDG_STATE_HOME")? {
         Some(folder) => Some(PathBuf::from(folder)),
         None => environment("HOME")?.map(|home| Path::new(&home).join(".local/state")),
     };
-    Ok(own.filter(|folder| folder.is_absolute()).map(|folder| folder.join("tidegate")))
+    Ok(user_folder.filter(|folder| folder.is_absolute()).map(|folder| folder.join("tidegate")))
 }
 
-/// What a variable says; nothing if it is not there or empty.
+/// Returns the value of a variable; `None` if it is unset or empty.
+///
+/// # Errors
+/// The value is not UTF-8.
 #[allow(clippy::disallowed_methods, reason = "this is where the environment is read")]
 fn environment(name: &'static str) -> Result<Option<String>, ConfigError> {
     match std::env::var(name) {

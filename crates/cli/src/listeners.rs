@@ -28,8 +28,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::{Listen, ListenAddress};
-use crate::reference::Subject;
+use crate::config::{ListenAddress, ListenConfig};
+use crate::reference::SchemaKind;
 
 /// A listener that is bound and does not accept yet.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct BoundListener {
     endpoint: Endpoint,
 }
 
-/// The sockets of a listener, with what only its protocol needs.
+/// The sockets of a listener, and the configuration of its protocol.
 #[derive(Debug)]
 enum Endpoint {
     Http(TcpListener),
@@ -62,20 +62,20 @@ pub(crate) struct ServeContext {
     pub(crate) drain_timeout: Span,
     pub(crate) closing: watch::Receiver<bool>,
     pub(crate) tasks: Vec<JoinHandle<()>>,
-    /// They run until they are dropped.
+    /// The threads run until they are dropped.
     pub(crate) gateway_threads: Vec<GatewayThreads>,
 }
 
-/// Serves a listener; its output is the number of connections that were aborted at the end.
-type Serving = Pin<Box<dyn Future<Output = usize> + Send>>;
+/// The task of a listener. Its output is the number of connections that were aborted at the end.
+type ServeFuture = Pin<Box<dyn Future<Output = usize> + Send>>;
 
 /// Binds every listener that is not off, in the order in which they are printed.
 ///
 /// # Errors
-/// None but the admin listener is on, an address can't be bound or is public without a token, or a certificate or an
-/// upstream can't be used.
+/// All listeners except admin are off, an address can't be bound, a public admin address has no token, or a
+/// certificate or an upstream can't be used.
 pub(crate) async fn bind_all(
-    listen: &Listen,
+    listen: &ListenConfig,
     gateway: Option<GatewayConfig>,
     clock: &Clock,
 ) -> Result<Vec<BoundListener>, BindError> {
@@ -129,7 +129,7 @@ impl BoundListener {
     /// Returns a listener, with TLS if the configuration has it. `alpn` are the protocols that TLS negotiates.
     fn new(
         name: &'static str,
-        listen: &Listen,
+        listen: &ListenConfig,
         alpn: &[&str],
         endpoint: Endpoint,
     ) -> Result<Self, BindError> {
@@ -143,8 +143,8 @@ impl BoundListener {
                 None => Err(io::Error::other("no socket")),
             },
         };
-        let address = bound.map_err(|error| address_error(name, "its address", error))?;
-        let files = listen.tls.as_ref().and_then(|tls| tls.of(name));
+        let address = bound.map_err(|error| address_error(name, "the bound address", error))?;
+        let files = listen.tls.as_ref().and_then(|tls| tls.files_for(name));
         let tls = files.map(|files| ListenerTls::load(files.clone(), alpn).map(Arc::new));
         Ok(Self { name, address, tls: tls.transpose()?, connections: Arc::default(), endpoint })
     }
@@ -170,7 +170,7 @@ impl BoundListener {
     }
 
     /// Starts to accept connections.
-    pub(crate) fn serve(self, context: &mut ServeContext) -> Serving {
+    pub(crate) fn serve(self, context: &mut ServeContext) -> ServeFuture {
         let Self { name, tls, connections, endpoint, .. } = self;
         let (service, clock) = (Arc::clone(&context.service), context.clock.clone());
         let identity = Arc::clone(&context.identity);
@@ -199,8 +199,8 @@ impl BoundListener {
             }
             Endpoint::Admin(socket, guard) => {
                 let schemas = SchemaFiles {
-                    rules: Subject::Rules.schema().to_json().into(),
-                    config: Subject::Config.schema().to_json().into(),
+                    rules: SchemaKind::Rules.schema().to_json().into(),
+                    config: SchemaKind::Config.schema().to_json().into(),
                 };
                 let manager = Arc::clone(&context.manager);
                 let admin = AdminApi::new(guard, Arc::clone(&service), manager, schemas);
@@ -230,7 +230,7 @@ impl BoundListener {
     }
 }
 
-fn serve<H: ConnectionHandler>(listener: Listener, handler: H) -> Serving {
+fn serve<H: ConnectionHandler>(listener: Listener, handler: H) -> ServeFuture {
     Box::pin(listener.serve(Arc::new(handler)))
 }
 
@@ -238,14 +238,14 @@ fn serve_gateway(
     sockets: Vec<std::net::TcpListener>,
     gateway: &GatewayContext,
     threads: &mut Vec<GatewayThreads>,
-) -> Serving {
+) -> ServeFuture {
     match GatewayThreads::start(sockets, gateway) {
         Ok((started, served)) => {
             threads.push(started);
             Box::pin(served)
         }
         Err(error) => {
-            tracing::error!(%error, "gateway not started");
+            tracing::error!(%error, "cannot start the gateway threads, requests are not forwarded");
             Box::pin(async { 0 })
         }
     }
@@ -254,13 +254,13 @@ fn serve_gateway(
 /// The reason why a server can't start.
 #[derive(Debug, Error)]
 pub(crate) enum BindError {
-    #[error("every listener is off, there is nothing to serve")]
+    #[error("every listener is off, at least one is wanted")]
     AllOff,
     #[error("{listener} can't listen on {address}: {}", reason(.error))]
     Address { listener: &'static str, address: String, error: io::Error },
     /// A public admin listener needs a token.
     #[error(
-        "admin can't listen on {address} without a token: whoever reaches it could block anybody"
+        "admin can't listen on {address} without a token: any machine could change rules and blocks"
     )]
     NoToken { address: String },
     #[error("tls: {0}")]

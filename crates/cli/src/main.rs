@@ -1,4 +1,4 @@
-//! The binary `tidegate`: rate limits as a service.
+//! The binary `tidegate`: server, reverse proxy and command line tools.
 
 mod app;
 mod commands;
@@ -10,12 +10,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Requests allocate a few dozen small objects each, which this allocator is made for.
+/// A request allocates a few dozen small objects, and mimalloc is fast for those.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = commands::Arguments::parse();
-    commands::log(&config::LogConfig::from_environment());
+    commands::init_logging(&config::LogConfig::from_environment());
     commands::run(arguments)
 }

@@ -1,7 +1,7 @@
-//! What can be written in rules and in `tidegate.yaml`, for editors and for people.
+//! The reference of rules and of `tidegate.yaml`: JSON Schemas for editors, and pages.
 //!
-//! The schemas are made from what reads those files; the pages are made from the schemas. What is
-//! committed under `docs/reference` is all of it, and a test fails when it is not what is made here.
+//! The pages are generated from the schemas. Both are committed under `docs/reference`, and a test fails when they are
+//! stale.
 
 mod page;
 
@@ -11,16 +11,17 @@ use tidegate_rules::schema::Schema;
 
 use crate::config::schema;
 
-/// What a schema is of.
+/// The kind of file that a schema describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Subject {
-    /// Files of rules
+pub(crate) enum SchemaKind {
+    /// A file of rules
     Rules,
-    /// Configurations, tidegate.yaml
+    /// A configuration, tidegate.yaml
     Config,
 }
 
-impl Subject {
+impl SchemaKind {
+    /// Returns the JSON Schema.
     pub(crate) fn schema(self) -> Schema {
         match self {
             Self::Rules => RuleSet::schema(),

@@ -1,4 +1,4 @@
-//! `tidegate block`: who is blocked by a running server, and the ways onto the list and off it.
+//! `tidegate block`: shows and changes the block list of a running server.
 
 use clap::{Args, Subcommand};
 use hyper::Method;
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use tidegate_api::{BlockEntry, BlockPage, BlockRequest, BlockTarget, ProblemBody};
 use tidegate_net::client::{ClientResponse, HttpClient};
 
-use crate::commands::{Ending, Failure, Output, waiting};
+use crate::commands::{CommandError, CommandOutput, ExitStatus, block_on};
 use crate::config;
 
-/// Blocks clients and networks on a running server, and lets them off again.
+/// Blocks and unblocks clients and networks on a running server.
 ///
-/// Whoever is blocked is denied before any rule is looked at. Asks the admin listener of the server. Exit
-/// status: 0 done, 1 not possible or not on the list, 2 no answer.
+/// A blocked client is denied before any rule is evaluated. The command uses the admin listener. Exit status: 0 done,
+/// 1 invalid or not on the list, 2 no reply.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Block {
+pub(crate) struct BlockCommand {
     #[command(subcommand)]
     action: Action,
 
-    /// The admin listener to ask; TIDEGATE_TOKEN is sent if it is set
+    /// URL of the admin listener. TIDEGATE_TOKEN is sent as its token if it is set
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090", global = true)]
     server: HttpClient,
 }
@@ -31,50 +31,50 @@ Examples:
   tidegate block add user=mallory
   tidegate block remove 192.0.2.7
   tidegate block list
-  tidegate block list --plain > deny.txt      the networks, for a load balancer";
+  tidegate block list --plain > deny.txt      networks for a load balancer";
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Blocks a client, a network, or changes until when it is blocked
+    /// Blocks a client or a network, or changes the time of its block
     Add {
-        /// Whom: an address, a network, or an attribute and its value as in user=mallory
+        /// An address, a network, or an attribute with its value, like user=mallory
         #[arg(value_name = "CLIENT")]
-        client: Client,
+        client: BlockedClient,
 
-        /// How long: 90s, 10m, 1 hour, 7 days
+        /// Length of the block: 90s, 10m, 1 hour, 7 days
         #[arg(long = "for", value_name = "TIME", default_value = "1h")]
         span: String,
 
-        /// Why, for whoever reads the list
+        /// Reason, shown in the list
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Lets a client or network off
+    /// Unblocks a client or a network
     Remove {
-        /// Whom: as it was added, or by the id that list shows
+        /// The client as it was added, or its id from the list
         #[arg(value_name = "CLIENT")]
-        client: Client,
+        client: BlockedClient,
     },
-    /// Shows who is blocked, how long still, and why
+    /// Lists blocked clients with the remaining time and the reason
     List {
-        /// As the server answers, in JSON
+        /// Prints the reply of the server, in JSON
         #[arg(long)]
         json: bool,
 
-        /// The networks only, one per line, as few as say the same: for a load balancer's deny set
+        /// Prints only networks, merged and one per line, for the deny list of a load balancer
         #[arg(long, conflicts_with = "json")]
         plain: bool,
     },
 }
 
-/// Whom a command is about, as the server reads it.
+/// The client or network of a command.
 #[derive(Clone, Debug)]
-struct Client(BlockTarget);
+struct BlockedClient(BlockTarget);
 
-impl std::str::FromStr for Client {
+impl std::str::FromStr for BlockedClient {
     type Err = std::convert::Infallible;
 
-    /// What is wrong with it, the server says.
+    /// Accepts any text: the server validates it.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let owned = |text: &str| Some(text.to_owned());
         Ok(Self(match text.split_once('=') {
@@ -89,47 +89,47 @@ impl std::str::FromStr for Client {
     }
 }
 
-impl Block {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+impl BlockCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         match self.action {
-            Action::Add { client: Client(target), span, reason } => {
+            Action::Add { client: BlockedClient(target), span, reason } => {
                 let body = json(&BlockRequest { target, r#for: span, reason })?;
-                let answer = ask(&self.server, Method::POST, "/v1/block", body)?;
-                let entry: BlockEntry = read(&answer)?;
-                output.data(answer.body);
+                let reply = send(&self.server, Method::POST, "/v1/block", body)?;
+                let entry: BlockEntry = read(&reply)?;
+                output.data(reply.body);
                 output.note(format_args!("{} is blocked for {} s", entry.id, entry.seconds_left));
             }
-            Action::Remove { client: Client(target) } => {
-                let answer = ask(&self.server, Method::DELETE, "/v1/block", json(&target)?)?;
-                let entry: BlockEntry = read(&answer)?;
-                output.data(answer.body);
+            Action::Remove { client: BlockedClient(target) } => {
+                let reply = send(&self.server, Method::DELETE, "/v1/block", json(&target)?)?;
+                let entry: BlockEntry = read(&reply)?;
+                output.data(reply.body);
                 output.note(format_args!("{} is no longer blocked", entry.id));
             }
             Action::List { plain: true, .. } => {
                 let path = "/v1/block?format=plain";
-                let answer = ask(&self.server, Method::GET, path, String::new())?;
-                answer.body.lines().for_each(|line| output.data(line));
+                let reply = send(&self.server, Method::GET, path, String::new())?;
+                reply.body.lines().for_each(|line| output.data(line));
             }
             Action::List { json, .. } => {
-                let answer = ask(&self.server, Method::GET, "/v1/block", String::new())?;
-                let list: BlockPage = read(&answer)?;
+                let reply = send(&self.server, Method::GET, "/v1/block", String::new())?;
+                let list: BlockPage = read(&reply)?;
                 if json {
-                    output.data(answer.body);
+                    output.data(reply.body);
                 } else {
                     list.entries.iter().for_each(|entry| output.data(line(entry)));
                 }
                 output.note(match list.entries.len() {
-                    0 => "nobody is blocked".to_owned(),
+                    0 => "no client is blocked".to_owned(),
                     1 => "1 entry".to_owned(),
                     count => format!("{count} entries"),
                 });
             }
         }
-        Ok(Ending::Fine)
+        Ok(ExitStatus::Success)
     }
 }
 
-/// `192.0.2.0/24, 598 s left, by an operator: scans`.
+/// Returns a line of the list: `192.0.2.0/24, 598 s left, by an operator: scans`.
 fn line(entry: &BlockEntry) -> String {
     let by = match &entry.rule {
         Some(rule) => format!("by rule {rule:?}"),
@@ -143,36 +143,37 @@ fn line(entry: &BlockEntry) -> String {
     line
 }
 
-fn json(body: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string(body).map_err(Failure::failed)
+fn json(body: &impl Serialize) -> Result<String, CommandError> {
+    serde_json::to_string(body).map_err(CommandError::failed)
 }
 
-fn ask(
+/// Sends a request to the admin listener. A status other than 200 is an error.
+fn send(
     server: &HttpClient,
     method: Method,
     path: &str,
     body: String,
-) -> Result<ClientResponse, Failure> {
+) -> Result<ClientResponse, CommandError> {
     let token = config::token()?;
-    let answer = waiting(server.send_json(method, path, body, token.as_ref()))??;
-    if answer.status == 200 {
-        return Ok(answer);
+    let reply = block_on(server.send_json(method, path, body, token.as_ref()))??;
+    if reply.status == 200 {
+        return Ok(reply);
     }
-    let problem: ProblemBody = serde_json::from_str(&answer.body).unwrap_or_default();
-    let (status, detail) = (answer.status, problem.detail);
+    let problem: ProblemBody = serde_json::from_str(&reply.body).unwrap_or_default();
+    let (status, detail) = (reply.status, problem.detail);
     Err(match status {
-        400 => Failure::refused(detail),
-        404 if detail.starts_with("path:") => Failure::failed(detail)
-            .hint("the admin listener is another one than the listener for checks, port 9090 if not told otherwise"),
-        404 => Failure::refused(detail).hint("tidegate block list shows who is blocked"),
-        401 => Failure::failed(detail).hint("TIDEGATE_TOKEN sets the token that is sent"),
-        _ => Failure::failed(format_args!("{detail} (status {status})")),
+        400 => CommandError::negative(detail),
+        404 if detail.starts_with("path:") => CommandError::failed(detail)
+            .hint("use the URL of the admin listener; its default port is 9090"),
+        404 => CommandError::negative(detail).hint("tidegate block list shows the blocked clients"),
+        401 => CommandError::failed(detail).hint("set TIDEGATE_TOKEN to the admin token"),
+        _ => CommandError::failed(format_args!("{detail} (status {status})")),
     })
 }
 
-fn read<'a, T: Deserialize<'a>>(answer: &'a ClientResponse) -> Result<T, Failure> {
-    serde_json::from_str(&answer.body).map_err(|error| {
-        Failure::failed(format_args!("the answer can't be read: {error}"))
-            .hint("is that the admin listener of a tidegate?")
+fn read<'a, T: Deserialize<'a>>(reply: &'a ClientResponse) -> Result<T, CommandError> {
+    serde_json::from_str(&reply.body).map_err(|error| {
+        CommandError::failed(format_args!("the reply can't be read: {error}"))
+            .hint("is this the admin listener of a tidegate server?")
     })
 }

@@ -1,4 +1,4 @@
-//! `tidegate check`: one decision by a running server.
+//! `tidegate check`: requests one decision from a running server.
 
 use clap::Args;
 use serde::Serialize;
@@ -6,26 +6,26 @@ use serde_json::{Map, Value};
 use tidegate_api::{CheckRequest, DecisionBody, ProblemBody};
 use tidegate_net::client::{ClientResponse, HttpClient};
 
-use crate::commands::{Ending, Failure, Output, waiting};
+use crate::commands::{CommandError, CommandOutput, ExitStatus, block_on};
 
-/// Asks a running server for one decision, and charges it.
+/// Requests one decision from a running server. The cost is charged.
 ///
-/// The answer is printed as JSON. Exit status: 0 allowed, 1 denied, 2 no decision.
+/// Prints the reply as JSON. Exit status: 0 allowed, 1 denied, 2 no decision.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Check {
-    /// The rule to check, alone and whatever its match says
+pub(crate) struct CheckCommand {
+    /// Name of the rule. Only this rule is checked, and its match is ignored
     rule: String,
 
-    /// Who comes: the value of the attribute that the rule counts by, or a JSON object of
-    /// attributes when there are several. Not needed for a rule with one bucket for all
+    /// The client: the value of the rule's `per` attribute, or a JSON object if `per` has several.
+    /// Not needed for a rule without `per`
     client: Option<String>,
 
-    /// What it costs; 0 looks without spending
+    /// Cost of the check; 0 is a peek and charges nothing
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
 
-    /// The server to ask
+    /// URL of the HTTP listener
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:8080")]
     server: HttpClient,
 }
@@ -37,8 +37,8 @@ Examples:
   tidegate check per-user-and-path '{\"user\": \"alice\", \"path\": \"/v1/orders\"}'
   tidegate check global --server http://10.0.0.5:8080 && deploy";
 
-impl Check {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+impl CheckCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         let client = self.client.map(|client| {
             let parts = client.starts_with('{').then(|| serde_json::from_str::<Map<_, _>>(&client));
             match parts {
@@ -48,32 +48,32 @@ impl Check {
         });
         let request =
             CheckRequest { rule: Some(self.rule), client, attributes: None, cost: Some(self.cost) };
-        let answer = post_check(&self.server, &request)?;
-        if !matches!(answer.status, 200 | 429) {
+        let reply = post_check(&self.server, &request)?;
+        if !matches!(reply.status, 200 | 429) {
             let ProblemBody::<String> { mut detail, .. } =
-                serde_json::from_str(&answer.body).unwrap_or_default();
+                serde_json::from_str(&reply.body).unwrap_or_default();
             if detail.is_empty() {
-                detail = answer.body.trim().to_owned();
+                detail = reply.body.trim().to_owned();
             }
-            return Err(Failure::failed(format_args!("{detail} (status {})", answer.status)));
+            return Err(CommandError::failed(format_args!("{detail} (status {})", reply.status)));
         }
-        let decision: DecisionBody = serde_json::from_str(&answer.body).unwrap_or_default();
-        output.data(answer.body);
-        output.note(summary(answer.status == 200, &decision));
-        Ok(if answer.status == 200 { Ending::Fine } else { Ending::No })
+        let decision: DecisionBody = serde_json::from_str(&reply.body).unwrap_or_default();
+        output.data(reply.body);
+        output.note(summary(reply.status == 200, &decision));
+        Ok(if reply.status == 200 { ExitStatus::Success } else { ExitStatus::Negative })
     }
 }
 
-/// Sends a check.
+/// Sends a check to the HTTP listener.
 pub(crate) fn post_check<C: Serialize>(
     server: &HttpClient,
     request: &CheckRequest<String, C>,
-) -> Result<ClientResponse, Failure> {
-    let body = serde_json::to_string(request).map_err(Failure::failed)?;
-    Ok(waiting(server.post("/v1/check", body))??)
+) -> Result<ClientResponse, CommandError> {
+    let body = serde_json::to_string(request).map_err(CommandError::failed)?;
+    Ok(block_on(server.post("/v1/check", body))??)
 }
 
-/// `allowed by "per-key", 4 of 5 left`.
+/// Returns a summary: `allowed by "per-key", 4 of 5 left`.
 fn summary(allowed: bool, decision: &DecisionBody) -> String {
     let DecisionBody { limit: Some(limit), remaining: Some(remaining), rule: Some(rule), .. } =
         decision

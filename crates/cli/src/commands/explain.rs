@@ -1,4 +1,4 @@
-//! `tidegate explain`: which rules a request meets, which buckets, which limits, and why.
+//! `tidegate explain`: the rules that apply to a request, with their buckets and limits.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,41 +16,41 @@ use tidegate_rules::{
 use tidegate_service::rules::{NativeRules, ParsedRules, RuleSource};
 
 use crate::commands::check::post_check;
-use crate::commands::validate::{outage, penalty, titled};
-use crate::commands::{Ending, Failure, Output};
+use crate::commands::validate::{outage, override_title, penalty};
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
-/// Shows what the rules make of a request, given as for curl.
+/// Explains the decision of each rule for a request. Takes the arguments of curl.
 ///
-/// For each rule: whether it applies or the first condition that does not hold, the key that is
-/// counted, the limit and where it comes from, and what is left of it. Nothing is spent.
+/// Prints for each rule whether it applies, or the first condition that does not hold. For a rule that applies:
+/// its key, its limit with the origin, and the remaining amount. Nothing is charged.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Explain {
-    /// The URL of the request
+pub(crate) struct ExplainCommand {
+    /// URL or path of the request
     #[arg(value_name = "URL")]
     url: String,
 
-    /// Its method
+    /// Method of the request
     #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "GET")]
     method: String,
 
-    /// A header of it
+    /// Header of the request
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
 
-    /// An attribute that the request would get elsewhere, or another value for one that it has
+    /// An additional attribute, or another value for an attribute of the request
     #[arg(short = 'a', long = "attribute", value_name = "NAME=VALUE")]
     attributes: Vec<String>,
 
-    /// The rules; without them, the sample rules of serve
+    /// File of rules [default: the sample rules of serve]
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 
-    /// What the request costs
+    /// Cost of the request
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
 
-    /// A running server to ask what is left; it must have rules of the same names
+    /// URL of a running server that reports the remaining amounts. Its rules must have the same names
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client)]
     server: Option<HttpClient>,
 }
@@ -62,25 +62,25 @@ Examples:
   tidegate explain --rules rules.yaml -a ip=192.0.2.7 -a claim.plan=pro /v1/orders
   tidegate explain -H 'X-API-Key: alice' --server http://127.0.0.1:8080 /v1/orders
 
-The attributes of a request: method, host, path, ip (127.0.0.1 unless -a says so), api_key (the
+The attributes of a request: method, host, path, ip (127.0.0.1 unless set by -a), api_key (the
 X-API-Key header), query.NAME, header.NAME and cookie.NAME.";
 
-/// The address that a request comes from unless it says otherwise.
-const SOMEBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Address of the client, unless `-a ip=` sets another.
+const DEFAULT_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-impl Explain {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+impl ExplainCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         if self.rules.is_none() {
-            output.note("no --rules, so these are the sample rules of serve");
+            output.note("no --rules: the sample rules of serve are explained");
         }
         let source = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File);
         let rules = ParsedRules::parse(&NativeRules::read(&source)?, None)?.set;
-        let attributes = self.seen()?;
+        let attributes = self.request_attributes()?;
         let mut request = Request::new().cost(self.cost);
         for (name, value) in &attributes {
             if request.get(name).is_none() {
-                let refused = request.insert(name.as_str(), value.as_str());
-                refused.map_err(Failure::failed)?;
+                let inserted = request.insert(name.as_str(), value.as_str());
+                inserted.map_err(CommandError::failed)?;
             }
         }
         output.data(format_args!("{} {}", self.method, self.url));
@@ -94,12 +94,12 @@ impl Explain {
             self.explain(rule, &request, now, output)?;
         }
         output.data(format_args!("\n{}", summary(&rules, &request)));
-        Ok(Ending::Fine)
+        Ok(ExitStatus::Success)
     }
 
-    /// The attributes of the request, those that were given by name first.
-    fn seen(&self) -> Result<Vec<(String, String)>, Failure> {
-        let mut attributes = super::named_values(&self.attributes)?;
+    /// Returns the attributes of the request. Those of `-a` come first and take precedence.
+    fn request_attributes(&self) -> Result<Vec<(String, String)>, CommandError> {
+        let mut attributes = super::parse_attributes(&self.attributes)?;
         let mut headers = HeaderMap::new();
         for text in &self.headers {
             let header = text.split_once(':').and_then(|(name, value)| {
@@ -107,21 +107,23 @@ impl Explain {
                 Some((name, HeaderValue::from_str(value.trim()).ok()?))
             });
             let (name, value) = header.ok_or_else(|| {
-                Failure::failed(format_args!("-H must read like 'Name: value', found {text:?}"))
+                CommandError::failed(format_args!(
+                    "-H must read like 'Name: value', found {text:?}"
+                ))
             })?;
             headers.append(name, value);
         }
         let method: Method = self.method.parse().map_err(|_| {
-            Failure::failed(format_args!("-X must be a method, found {:?}", self.method))
+            CommandError::failed(format_args!("-X must be a method, found {:?}", self.method))
         })?;
-        // As curl does: without a scheme, it starts with the host.
-        let guessed = !self.url.contains("://") && !self.url.starts_with('/');
-        let url = if guessed { format!("http://{}", self.url) } else { self.url.clone() };
+        // Like curl: a URL without a scheme starts with the host.
+        let lacks_scheme = !self.url.contains("://") && !self.url.starts_with('/');
+        let url = if lacks_scheme { format!("http://{}", self.url) } else { self.url.clone() };
         let uri: Uri = url.parse().map_err(|_| {
             let url = &self.url;
-            Failure::failed(format_args!("a URL or a path is wanted, found {url:?}"))
+            CommandError::failed(format_args!("a URL or a path is wanted, found {url:?}"))
         })?;
-        // As a server gets it: the host in a header, the rest on the request line.
+        // A server receives the host in a header, and path and query on the request line.
         if let (Some(authority), false) = (uri.authority(), headers.contains_key(HOST)) {
             let host = HeaderValue::from_str(authority.as_str());
             headers.extend(host.ok().map(|host| (HOST, host)));
@@ -130,18 +132,19 @@ impl Explain {
         *request.uri_mut() = uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
         *request.method_mut() = method;
         *request.headers_mut() = headers;
-        request.extensions_mut().insert(SOMEBODY);
+        request.extensions_mut().insert(DEFAULT_PEER);
         attributes.extend(tidegate_limiter::tower::attributes(&request.into_parts().0));
         Ok(attributes)
     }
 
+    /// Prints the explanation of one rule.
     fn explain(
         &self,
         rule: &Rule,
         request: &Request<'_>,
         now: Timestamp,
-        output: &mut Output<'_>,
-    ) -> Result<(), Failure> {
+        output: &mut CommandOutput<'_>,
+    ) -> Result<(), CommandError> {
         let form = rule.canonical();
         let CanonicalRule {
             name,
@@ -162,15 +165,15 @@ impl Explain {
             return Ok(());
         }
         let shadow = match mode {
-            Mode::Shadow => ", in shadow: it counts and never denies",
+            Mode::Shadow => ", in shadow mode: it counts and never denies",
             Mode::Enforce | Mode::Off => "",
         };
-        let share = rollout.map(|share| format!(", the client is among its {share}"));
+        let share = rollout.map(|share| format!(", the client is in its rollout of {share}"));
         let share = share.unwrap_or_default();
         output.data(format_args!("{name} applies{share}{shadow}"));
         output.data(format_args!("  key      {}", key(per, request)));
         let applied = rule.limit_for(request, now);
-        let source = why(&form, &applied, request);
+        let source = limit_origin(&form, &applied, request);
         output.data(format_args!("  limit    {}, {source}", applied.limit));
         output.data(format_args!("  bound    {}", applied.limit.bound()));
         if let Some(bound) = accuracy.bound(applied.limit) {
@@ -182,20 +185,20 @@ impl Explain {
         if let Some(penalty) = penalty(&form, applied.limit) {
             output.data(format_args!("  penalty  {penalty}"));
         }
-        let (left, now) = match &self.server {
-            Some(server) => self.left(server, rule, request)?,
+        let (left, remaining) = match &self.server {
+            Some(server) => self.fetch_remaining(server, rule, request)?,
             None => {
                 let all = applied.limit.capacity();
-                (format!("all {all}, for a client not seen yet"), Some(all))
+                (format!("all {all}, for a new client"), Some(all))
             }
         };
         output.data(format_args!("  left     {left}"));
         if self.cost != 1 {
             let cost = self.cost;
-            let fits = match now {
-                _ if cost > applied.limit.capacity() => "more than is ever admitted at once",
-                Some(now) if cost > now => "does not fit now",
-                Some(_) if cost == 0 => "spends nothing",
+            let fits = match remaining {
+                _ if cost > applied.limit.capacity() => "more than the limit ever admits at once",
+                Some(remaining) if cost > remaining => "does not fit now",
+                Some(_) if cost == 0 => "charges nothing",
                 Some(_) => "fits",
                 None => "may fit",
             };
@@ -204,13 +207,13 @@ impl Explain {
         Ok(())
     }
 
-    /// What a running server says is left, in words and as a number.
-    fn left(
+    /// Reads the remaining amount from a running server. Returns a text and, if it is known, the number.
+    fn fetch_remaining(
         &self,
         server: &HttpClient,
         rule: &Rule,
         request: &Request<'_>,
-    ) -> Result<(String, Option<u64>), Failure> {
+    ) -> Result<(String, Option<u64>), CommandError> {
         let attributes =
             request.attributes().map(|(name, value)| (name.to_owned(), value.to_owned()));
         let check: CheckRequest = CheckRequest {
@@ -219,9 +222,9 @@ impl Explain {
             cost: Some(0),
             client: None,
         };
-        let answer = post_check(server, &check)?;
-        let decision: DecisionBody = serde_json::from_str(&answer.body).unwrap_or_default();
-        Ok(match (answer.status, decision.remaining, decision.limit) {
+        let reply = post_check(server, &check)?;
+        let decision: DecisionBody = serde_json::from_str(&reply.body).unwrap_or_default();
+        Ok(match (reply.status, decision.remaining, decision.limit) {
             (200, Some(left), Some(limit)) => (format!("{left} of {limit}"), Some(left)),
             (429, Some(left), Some(limit)) => match decision.retry_after.flatten() {
                 Some(wait) => (format!("{left} of {limit}, more in {wait} s"), Some(left)),
@@ -231,34 +234,38 @@ impl Explain {
                 let wait = decision.retry_after.flatten().unwrap_or_default();
                 (format!("nothing, the client is blocked for {wait} s"), Some(0))
             }
-            (200, ..) => ("unknown, the server does not enforce the rule".to_owned(), None),
+            (200, ..) => ("unknown, the rule does not apply on the server".to_owned(), None),
             (404, ..) => ("unknown, the server has no rule of this name".to_owned(), None),
             (status, ..) => {
-                let problem: ProblemBody = serde_json::from_str(&answer.body).unwrap_or_default();
-                let why = problem.detail;
-                (format!("unknown, the server answered {status}: {why}"), None)
+                let problem: ProblemBody = serde_json::from_str(&reply.body).unwrap_or_default();
+                let detail = problem.detail;
+                (format!("unknown, the server returned {status}: {detail}"), None)
             }
         })
     }
 }
 
-/// Which attributes name the bucket: `api_key "k1", path "/v1/orders"`.
+/// Returns the attributes that select the bucket: `api_key "k1"; path "/v1/orders"`.
 fn key(per: &[AttributeChain], request: &Request<'_>) -> String {
     let part = |chain: &AttributeChain| match chain.pick(request) {
         Some(picked) if chain.attributes().len() == 1 => {
             format!("{} {:?}", picked.attribute, picked.value)
         }
         Some(picked) => format!("{} {:?}, of {chain}", picked.attribute, picked.value),
-        None => format!("{chain} is absent, one bucket for all such requests"),
+        None => format!("{chain} is absent, all such requests share one bucket"),
     };
     match per {
-        [] => "none, one bucket for all".to_owned(),
+        [] => "none, all requests share one bucket".to_owned(),
         chains => chains.iter().map(part).collect::<Vec<_>>().join("; "),
     }
 }
 
-/// Where the limit comes from.
-fn why(rule: &CanonicalRule<'_>, applied: &AppliedLimit<'_>, request: &Request<'_>) -> String {
+/// Returns the origin of the limit: the rule, a tier or an override.
+fn limit_origin(
+    rule: &CanonicalRule<'_>,
+    applied: &AppliedLimit<'_>,
+    request: &Request<'_>,
+) -> String {
     match (applied.origin, rule.tiers) {
         (LimitOrigin::Rule, None) => "the rule's own".to_owned(),
         (LimitOrigin::Rule, Some(tiers)) => {
@@ -272,19 +279,20 @@ fn why(rule: &CanonicalRule<'_>, applied: &AppliedLimit<'_>, request: &Request<'
             format!("tier {tier:?} of {}", tiers.map_or("", |tiers| tiers.by()))
         }
         (LimitOrigin::Override(index), _) => match rule.overrides.get(index) {
-            Some(item) => format!("override {}", titled(index, item)),
+            Some(item) => format!("override {}", override_title(index, item)),
             None => format!("override {}", index + 1),
         },
     }
 }
 
+/// Returns the number of rules that apply.
 fn summary(rules: &RuleSet, request: &Request<'_>) -> String {
     match (rules.matching(request).len(), rules.rules().len()) {
         (0, _) => "No rule applies: allowed without a limit.".to_owned(),
         (1, 1) => "The rule applies.".to_owned(),
         (1, all) => format!("1 of {all} rules applies."),
         (some, all) => {
-            format!("{some} of {all} rules apply, and each that enforces must admit it.")
+            format!("{some} of {all} rules apply. Every enforced rule must admit the request.")
         }
     }
 }

@@ -1,60 +1,62 @@
-//! How far it is, for a person who waits.
+//! A progress bar on stderr.
 
 use std::io::{IsTerminal, Write};
 
 use tidegate_core::{Span, Timestamp};
 use tidegate_limiter::Clock;
 
-/// Nobody is told about what takes less.
-const PATIENCE: Span = Span::from_secs(2);
-const WIDTH: usize = 32;
+/// A shorter run shows no bar.
+const SHOW_AFTER: Span = Span::from_secs(2);
+/// Width of the bar in cells.
+const BAR_CELLS: usize = 32;
 
-/// A bar on stderr, if that is a terminal and it takes a while.
-pub(crate) struct Progress {
+/// A bar on stderr, if stderr is a terminal.
+pub(crate) struct ProgressBar {
+    /// `None` if stderr is no terminal.
     clock: Option<Clock>,
     started: Timestamp,
-    /// In cells of the bar, what is shown.
-    shown: Option<usize>,
-    /// How wide the longest line was.
+    /// Filled cells of the bar; `None` while no bar is shown.
+    filled: Option<usize>,
+    /// Length of the longest line so far.
     widest: usize,
 }
 
-impl Progress {
+impl ProgressBar {
     pub(crate) fn new() -> Self {
         let clock = std::io::stderr().is_terminal().then(Clock::system);
         let started = clock.as_ref().map_or(Timestamp::EPOCH, Clock::now);
-        Self { clock, started, shown: None, widest: 0 }
+        Self { clock, started, filled: None, widest: 0 }
     }
 
-    /// A part of it is done, from 0 to 1.
+    /// Shows the completed part, from 0 to 1, once the run takes longer than [`SHOW_AFTER`].
     pub(crate) fn show(&mut self, part: f64) {
         let Some(clock) = &self.clock else { return };
-        let cells = (part.clamp(0.0, 1.0) * WIDTH as f64) as usize;
-        if self.shown == Some(cells) || clock.now().since(self.started) < PATIENCE {
+        let cells = (part.clamp(0.0, 1.0) * BAR_CELLS as f64) as usize;
+        if self.filled == Some(cells) || clock.now().since(self.started) < SHOW_AFTER {
             return;
         }
         self.draw(part, cells, "");
     }
 
-    /// A part of it is done, from 0 to 1, and what there is to say of it right away.
-    pub(crate) fn tell(&mut self, part: f64, text: &str) {
+    /// Shows the completed part, from 0 to 1, and a text, at once.
+    pub(crate) fn show_with_text(&mut self, part: f64, text: &str) {
         if self.clock.is_some() {
-            self.draw(part, (part.clamp(0.0, 1.0) * WIDTH as f64) as usize, text);
+            self.draw(part, (part.clamp(0.0, 1.0) * BAR_CELLS as f64) as usize, text);
         }
     }
 
     fn draw(&mut self, part: f64, cells: usize, text: &str) {
-        self.shown = Some(cells);
-        let (done, left) = ("#".repeat(cells), ".".repeat(WIDTH - cells));
+        self.filled = Some(cells);
+        let (done, left) = ("#".repeat(cells), ".".repeat(BAR_CELLS - cells));
         let line = format!("[{done}{left}] {:3.0} %  {text}", part * 100.0);
         self.widest = self.widest.max(line.len());
-        // Whoever does not want to see it has closed it.
+        // A closed stderr is no error.
         let _ = write!(std::io::stderr(), "\r{line:0$}", self.widest);
     }
 
-    /// Leaves no trace of it.
+    /// Removes the bar from the terminal.
     pub(crate) fn clear(&mut self) {
-        if self.shown.take().is_some() {
+        if self.filled.take().is_some() {
             let _ = write!(std::io::stderr(), "\r{:1$}\r", "", self.widest);
         }
     }

@@ -1,10 +1,10 @@
-//! `tidegate rules`: the rules of a running fleet, and how they are changed while traffic flows.
+//! `tidegate rules`: shows and changes the rules of a running fleet.
 
-mod ask;
+mod admin_client;
 mod diff;
-mod document;
 mod get;
 mod history;
+mod local_document;
 mod push;
 mod rollback;
 mod status;
@@ -13,47 +13,47 @@ mod table;
 use clap::{Args, Subcommand};
 use tidegate_net::client::HttpClient;
 
-use self::ask::AdminClient;
-use crate::commands::{Ending, Failure, Output};
+use self::admin_client::AdminClient;
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
-/// Shows the rules of running servers, and changes them while traffic flows.
+/// Shows the rules of running servers, and changes them without a restart.
 ///
-/// Asks the admin listener of one server. Rules that it shares with others through a Redis, by serve --rules
-/// redis://cache, are changed on all of them, usually within a second; whoever has a file changes the
-/// file. Exit status: 0 done, 1 not possible or not so, 2 no answer.
+/// The command uses the admin listener of one server. If its rules are in Redis (serve --rules redis://cache), a push
+/// reaches every node, usually within a second. If they are in a file, change the file instead: it is watched. Exit
+/// status: 0 done, 1 rejected or different, 2 no reply.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Rules {
+pub(crate) struct RulesCommand {
     #[command(subcommand)]
     action: Action,
 
-    /// The admin listener to ask; TIDEGATE_TOKEN is sent if it is set
+    /// URL of the admin listener. TIDEGATE_TOKEN is sent as its token if it is set
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090", global = true)]
     server: HttpClient,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  tidegate rules get > rules.yaml            the document in force, as it was pushed
-  tidegate rules diff rules.yaml             what pushing it would change
-  tidegate rules push rules.yaml --note 'twice as much for the launch'
-  tidegate rules status                      which nodes have it
-  tidegate rules history                     who changed what, and when
-  tidegate rules rollback                    the version before, as a new one";
+  tidegate rules get > rules.yaml            save the active document, as it was pushed
+  tidegate rules diff rules.yaml             show what a push would change
+  tidegate rules push rules.yaml --note 'double the limit for the launch'
+  tidegate rules status                      list the version of each node
+  tidegate rules history                     list versions with author, time and note
+  tidegate rules rollback                    push the previous version as a new one";
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    Get(get::Get),
-    Push(push::Push),
-    Diff(diff::Diff),
-    History(history::History),
-    Rollback(rollback::Rollback),
-    Status(status::Status),
+    Get(get::GetCommand),
+    Push(push::PushCommand),
+    Diff(diff::DiffCommand),
+    History(history::HistoryCommand),
+    Rollback(rollback::RollbackCommand),
+    Status(status::StatusCommand),
 }
 
-impl Rules {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let client = AdminClient::of(&self.server)?;
+impl RulesCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
+        let client = AdminClient::new(&self.server)?;
         match self.action {
             Action::Get(get) => get.run(&client, output),
             Action::Push(push) => push.run(&client, output),

@@ -1,4 +1,4 @@
-//! `tidegate serve`: runs until it is told to stop.
+//! `tidegate serve`: runs the server until a signal stops it.
 
 use std::path::PathBuf;
 
@@ -9,64 +9,64 @@ use tidegate_service::rules::{LoadedRules, RuleSource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::app::{App, Stage};
-use crate::commands::{Ending, Failure, Output};
-use crate::config::{Config, Flags, ListenAddress, PASSWORD_VARIABLE};
+use crate::app::{App, ShutdownStage};
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
+use crate::config::{Config, ConfigFlags, ListenAddress, PASSWORD_VARIABLE};
 use crate::listeners::{BindError, BoundListener};
 
-/// Answers rate-limit checks until it is told to stop.
+/// Runs the rate limit server until SIGTERM or SIGINT.
 ///
-/// Without arguments: sample rules, spending kept in memory, HTTP on 127.0.0.1:8080, gRPC on
-/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and the admin listener on 127.0.0.1:9090. With an upstream also a
-/// gateway on 127.0.0.1:8000. Each address is printed on stdout once it is bound, `http 127.0.0.1:8080`,
-/// so that port 0 is of use to scripts.
+/// Without arguments it serves sample rules and counts in memory. The listeners are HTTP on 127.0.0.1:8080, gRPC on
+/// 127.0.0.1:8081, RESP on 127.0.0.1:6380 and admin on 127.0.0.1:9090. With an upstream, a gateway listens on
+/// 127.0.0.1:8000. Each bound address is printed on stdout, for example `http 127.0.0.1:8080`, so that scripts can use
+/// port 0.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Serve {
-    /// The configuration: listen, store, rules, identity, headers, admin, gateway. Flags beat it
+pub(crate) struct ServeCommand {
+    /// Configuration file: listen, store, rules, identity, headers, admin, gateway. Flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// The rules to enforce: a file, which is watched, the URL of a document, or that of a Redis whose
-    /// rules are changed by tidegate rules push
-    #[arg(long, value_name = "FILE|URL", value_parser = unseen)]
+    /// Source of the rules: a file, which is watched, the http(s) URL of a document, or the URL of a
+    /// Redis with rules that tidegate rules push changes
+    #[arg(long, value_name = "FILE|URL", value_parser = parse_secret)]
     rules: Option<Secret>,
 
-    /// Limits of envoyproxy/ratelimit, read as they are: a directory of its *.yaml files
+    /// Directory of envoyproxy/ratelimit *.yaml files, which are served unchanged
     #[arg(long, value_name = "DIR")]
     rules_envoy: Option<PathBuf>,
 
-    /// Keep spending in Redis or Valkey, for all that use it together [default: in memory]
-    #[arg(long, value_name = "URL", value_parser = unseen)]
+    /// Counts in Redis or Valkey, so that all nodes share the limits [default: in memory]
+    #[arg(long, value_name = "URL", value_parser = parse_secret)]
     redis: Option<Secret>,
 
-    /// Where to answer HTTP: an address, or off [default: 127.0.0.1:8080]
+    /// Address of the HTTP listener, or off [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<ListenAddress>,
 
-    /// Where to answer gRPC, Envoy's rate limit service among it: an address, or off
+    /// Address of the gRPC listener, or off. It includes Envoy's rate limit service
     /// [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     grpc: Option<ListenAddress>,
 
-    /// Where to answer RESP, as Redis speaks it: an address, or off. Clients need a password if one is
-    /// in the configuration or TIDEGATE_RESP_PASSWORD [default: 127.0.0.1:6380]
+    /// Address of the RESP listener, or off. RESP is the protocol of Redis. Clients must authenticate if a
+    /// password is set in the configuration or in TIDEGATE_RESP_PASSWORD [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDRESS")]
     resp: Option<ListenAddress>,
 
-    /// Where operators see and change things: an address, or off. Other machines can reach it only if
-    /// it has a token, from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
+    /// Address of the admin listener, or off. It has the dashboard, the admin API and the metrics. If other
+    /// machines can reach it, it needs a token from the configuration or TIDEGATE_TOKEN [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<ListenAddress>,
 
-    /// Where to take HTTP requests and forward those that the rules allow to --upstream: an address, or
-    /// off [default: 127.0.0.1:8000 with an upstream, else off]
+    /// Address of the gateway, or off. It forwards the requests that the rules allow to --upstream
+    /// [default: 127.0.0.1:8000 with an upstream, else off]
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<ListenAddress>,
 
-    /// A server that the gateway forwards to: http://HOST:PORT, https:// or h2c://. Given several times:
-    /// servers that do the same. Takes the place of upstreams and routes in the configuration
-    #[arg(long, value_name = "URL", value_parser = unseen)]
+    /// URL of a server behind the gateway: http://HOST:PORT, https:// or h2c://. Several are replicas of each
+    /// other. Replaces the upstreams and routes of the configuration
+    #[arg(long, value_name = "URL", value_parser = parse_secret)]
     upstream: Vec<Secret>,
 }
 
@@ -84,8 +84,8 @@ Examples:
   redis+cluster://HOST:PORT,HOST:PORT,...
   redis+sentinel://HOST:PORT,HOST:PORT,.../MASTER
   redis+unix:///PATH/OF/SOCKET
-and ?prefix=tg:&timeout=10ms after any of them. A password that stands in the environment, as
-TIDEGATE_REDIS_PASSWORD, or in the configuration is not seen by who lists processes.
+and ?prefix=tg:&timeout=10ms after any of them. Other users can read a password in --redis from the
+list of processes: set it in TIDEGATE_REDIS_PASSWORD or in the configuration.
 
 A configuration:
   listen: {http: 127.0.0.1:8080, grpc: 127.0.0.1:8081, resp: 127.0.0.1:6380, admin: 127.0.0.1:9090}
@@ -95,27 +95,28 @@ A configuration:
   rules: {file: rules.yaml}               # or redis: true, redis: URL, url: URL,
                                           # inline: [{name: api, per: [user], limit: 100/s}];
                                           # and envoy: DIR, for files of envoyproxy/ratelimit;
-                                          # copy: DIR keeps the last good ones, poll: 30s
+                                          # copy: DIR stores the last valid rules, poll: 30s
   identity: {trusted_proxies: [127.0.0.1]} # and api_key, session, jwt, attributes
   headers: {reset: delta, ietf: 11}       # reset: delta, epoch; ietf: 11, 6, off;
                                           # rls, through Envoy: denied, all, off
   gateway: {upstreams: [{name: api, servers: [http://10.0.0.1:3000]}]} # and routes, timeouts,
                                           # max_wait, upstream_headers
-  tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem asks clients for certificates
+  tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem requires client certificates
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
-impl Serve {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+impl ServeCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         if self.redis.as_ref().is_some_and(has_password) {
             output.note(format_args!(
-                "hint: who lists processes sees the password in --redis, \
-                 and not one in {PASSWORD_VARIABLE}"
+                "hint: other users can read the password in --redis from the list of processes; \
+                 set {PASSWORD_VARIABLE} instead"
             ));
         }
-        let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-        // Before anything that takes time: without a handler the signal ends the process.
-        let reloads = runtime.block_on(async { reload_by_signals() }).map_err(Failure::failed)?;
-        let config = Config::resolve(Flags {
+        let runtime = tokio::runtime::Runtime::new().map_err(CommandError::failed)?;
+        // First of all, because SIGHUP without a handler ends the process.
+        let reloads =
+            runtime.block_on(async { reload_by_signals() }).map_err(CommandError::failed)?;
+        let config = Config::resolve(ConfigFlags {
             config: self.config,
             rules: self.rules,
             rules_envoy: self.rules_envoy,
@@ -135,8 +136,8 @@ impl Serve {
 async fn serve(
     config: Config,
     reloads: ReloadSignal,
-    output: &mut Output<'_>,
-) -> Result<Ending, Failure> {
+    output: &mut CommandOutput<'_>,
+) -> Result<ExitStatus, CommandError> {
     let sample = matches!(config.rules.source, RuleSource::Sample);
     let rules = LoadedRules::read(config.rules)?;
     let store = config.store.to_string();
@@ -150,35 +151,34 @@ async fn serve(
         config.gateway,
     )
     .await?;
-    output.note(format_args!("tidegate {}, spending kept in {store}", env!("CARGO_PKG_VERSION")));
+    output.note(format_args!("tidegate {}, counting in {store}", env!("CARGO_PKG_VERSION")));
     match app.listener("http").map(BoundListener::address) {
         Some(http) if sample => output.note(banner(http)),
         http => {
             let count = app.rules();
             let rules = if count == 1 { "rule" } else { "rules" };
             let on = http.map_or_else(String::new, |http| format!(" on http://{http}"));
-            output.note(format_args!("{count} {rules}, answering{on}"));
+            output.note(format_args!("{count} {rules}, listening{on}"));
         }
     }
     if let Some(gateway) = app.listener("gateway").map(BoundListener::address) {
-        output.note(format_args!("what the rules allow is forwarded from http://{gateway}"));
+        output.note(format_args!("gateway on http://{gateway}"));
     }
     if let Some(dashboard) = app.listener("admin").map(BoundListener::url) {
         output.note(format_args!("dashboard on {dashboard}"));
     }
-    let stage = stage_by_signals().map_err(Failure::failed)?;
+    let stage = watch_stop_signals().map_err(CommandError::failed)?;
     for listener in app.listeners() {
         output.data(format_args!("{} {}", listener.name(), listener.address()));
     }
     match app.run(stage, reloads).await {
-        0 => tracing::info!("every request under way was answered, stopping"),
-        cut_off => tracing::warn!(cut_off, "stopping, some connections took too long"),
+        0 => tracing::info!("all requests completed, stopping"),
+        aborted => tracing::warn!(aborted, "drain timeout, connections aborted, stopping"),
     }
-    Ok(Ending::Fine)
+    Ok(ExitStatus::Success)
 }
 
-/// Lets this process have as many files, and so connections, as the system allows it to ask for: the
-/// usual 1024 is for programs that can't count further.
+/// Raises the limit of open files, and so of connections, to the hard limit. The usual soft limit is 1024.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -187,12 +187,12 @@ fn raise_file_limit() {
     }
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "limit of open files not raised");
+        tracing::warn!(%error, "cannot raise the limit of open files, fewer connections are possible");
     }
 }
 
-/// Keeps a flag's value out of whatever the command line parser prints.
-fn unseen(text: &str) -> Result<Secret, std::convert::Infallible> {
+/// Wraps the value of a flag, so that clap prints it in no message.
+fn parse_secret(text: &str) -> Result<Secret, std::convert::Infallible> {
     Ok(Secret::from(text))
 }
 
@@ -200,50 +200,50 @@ fn has_password(url: &Secret) -> bool {
     url.reveal().parse().is_ok_and(|config: tidegate_redis::RedisConfig| config.has_password())
 }
 
-/// What somebody sees who started us without arguments.
+/// Returns the introduction for a server with the sample rules.
 fn banner(http: std::net::SocketAddr) -> String {
     let check = format!(
         "http://{http}/v1/check -d '{{\"attributes\":{{\"api_key\":\"alice\",\"ip\":\"192.0.2.7\"}}}}'"
     );
     format!(
-        "No rules were given, so these are enforced:
+        "No --rules, serving sample rules:
   per-key   5 in any 10 s for each api_key
   per-ip    100 per 60 s for each ip
-  global    1000 per 1 s for all together
+  global    1000 per 1 s for all clients together
 
-Answering on http://{http}. Try it:
+Listening on http://{http}. Try it:
   curl -i {check}
-and see the sixth within ten seconds refused:
+The sixth request within ten seconds is denied:
   for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{{http_code}}\\n' {check}; done
 
-Your own: tidegate serve --rules FILE
+Your own rules: tidegate serve --rules FILE
 "
     )
 }
 
-/// What signals ask for: SIGTERM to leave in good order, SIGINT to close now, as does a signal on the way
-/// out. One more ends the process at once.
-fn stage_by_signals() -> std::io::Result<watch::Receiver<Stage>> {
+/// Watches the stop signals. SIGTERM drains; SIGINT, or a second signal, closes the listeners at once. One more signal
+/// ends the process.
+fn watch_stop_signals() -> std::io::Result<watch::Receiver<ShutdownStage>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let (told, stage) = watch::channel(Stage::Open);
+    let (sender, stage) = watch::channel(ShutdownStage::Running);
     tokio::spawn(async move {
         let mut next = async || {
             tokio::select! {
-                _ = terminate.recv() => Stage::Leaving,
-                _ = interrupt.recv() => Stage::Closing,
+                _ = terminate.recv() => ShutdownStage::Draining,
+                _ = interrupt.recv() => ShutdownStage::Closing,
             }
         };
         let first = next().await;
-        // Nobody listens any more only when everything is over already.
-        let _ = told.send(first);
-        if first < Stage::Closing {
+        // The receiver is dropped only after the server has ended.
+        let _ = sender.send(first);
+        if first < ShutdownStage::Closing {
             next().await;
-            tracing::info!("told to stop again, closing now");
-            let _ = told.send(Stage::Closing);
+            tracing::info!("second stop signal, closing listeners now");
+            let _ = sender.send(ShutdownStage::Closing);
         }
         next().await;
-        tracing::warn!("told to stop again, stopping at once");
+        tracing::warn!("another stop signal, exiting at once");
         std::process::exit(2);
     });
     Ok(stage)
@@ -262,30 +262,30 @@ fn reload_by_signals() -> std::io::Result<ReloadSignal> {
     Ok(reloads)
 }
 
-impl From<BindError> for Failure {
+impl From<BindError> for CommandError {
     fn from(error: BindError) -> Self {
         if let BindError::Identity(error) = error {
             return error.into();
         }
-        let failure = Self::failed(&error);
+        let command_error = Self::failed(&error);
         match &error {
-            BindError::AllOff => failure.hint("--http 127.0.0.1:8080 opens one"),
-            BindError::Address { listener: listener @ ("resp" | "admin" | "gateway"), .. } => failure
-                .hint(format!("--{listener} 127.0.0.1:0 takes any free port"))
-                .hint(format!("--{listener} off does without the listener")),
+            BindError::AllOff => command_error.hint("--http 127.0.0.1:8080 opens the HTTP listener"),
+            BindError::Address { listener: listener @ ("resp" | "admin" | "gateway"), .. } => command_error
+                .hint(format!("--{listener} 127.0.0.1:0 uses any free port"))
+                .hint(format!("--{listener} off disables the listener")),
             BindError::Address { listener, .. } => {
-                failure.hint(format!("--{listener} 127.0.0.1:0 takes any free port"))
+                command_error.hint(format!("--{listener} 127.0.0.1:0 uses any free port"))
             }
-            BindError::NoToken { .. } => failure
-                .hint("admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN")
-                .hint("--admin 127.0.0.1:9090 keeps the listener on this machine"),
+            BindError::NoToken { .. } => command_error
+                .hint("set admin: {token: …} in the configuration, or TIDEGATE_TOKEN")
+                .hint("--admin 127.0.0.1:9090 accepts only connections of this machine"),
             BindError::Store(OpenError::Version { .. }) => {
-                failure.hint("Redis 7 and later will do, and every Valkey")
+                command_error.hint("Redis 7 or later is required, or any Valkey")
             }
-            BindError::Store(OpenError::Kind { .. }) => failure
-                .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master by name"),
+            BindError::Store(OpenError::Kind { .. }) => command_error
+                .hint("redis:// is one server, redis+cluster:// a cluster, redis+sentinel:// a master found by sentinels"),
             BindError::Tls(_) | BindError::Upstream(_) | BindError::Identity(_)
-            | BindError::Store(_) => failure,
+            | BindError::Store(_) => command_error,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `tidegate simulate`: what a limit makes of traffic, before anybody meets it.
+//! `tidegate simulate`: limits under simulated traffic, in virtual time.
 
 mod plan;
 mod replay;
@@ -18,120 +18,120 @@ use tidegate_sim::{
     Workload,
 };
 
-use super::progress::Progress;
+use super::progress::ProgressBar;
 use super::values::{length, rate};
-use super::{Ending, Failure, Output};
+use super::{CommandError, CommandOutput, ExitStatus};
 
-/// Shows what a limit makes of traffic, in virtual time.
+/// Simulates limits under traffic, in virtual time.
 ///
-/// The code that decides is the one that serves. Each line of the table has what was offered, admitted and
-/// denied; the most that one client was admitted in any span as long as the window, and in one that is
-/// aligned to the clock, of what the algorithm promises at the most; and by how much that was exceeded.
+/// Decisions come from the same code as in the server. Each line of the table has the offered, admitted and denied
+/// requests. Next come the most admissions of one client in any window, and in a window aligned to the clock, each with
+/// the bound of the algorithm. The last column is the overshoot above the bound.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Simulate {
-    /// A scenario that comes with tidegate
-    #[arg(value_enum, value_name = "SCENARIO", conflicts_with_all = OWN)]
+pub(crate) struct SimulateCommand {
+    /// Name of a built-in scenario
+    #[arg(value_enum, value_name = "SCENARIO", conflicts_with_all = CUSTOM_ARGUMENTS)]
     scenario: Option<Scenario>,
 
-    /// Rules to decide by
-    #[arg(long, value_name = "FILE", conflicts_with_all = ONE_LIMIT)]
+    /// File of rules to simulate
+    #[arg(long, value_name = "FILE", conflicts_with_all = LIMIT_ARGUMENTS)]
     rules: Option<PathBuf>,
 
-    /// An attribute that all requests have; those that rules count by name the client unless given
+    /// Attribute of all requests. An attribute of `per` that is not given has the client's name as its value
     #[arg(short = 'a', long = "attribute", value_name = "NAME=VALUE", requires = "rules")]
     attributes: Vec<String>,
 
-    /// A limit for each client, as rules spell it: "20 per second"
+    /// Limit for each client, in the syntax of rules: "20 per second"
     #[arg(long, value_name = "LIMIT")]
     limit: Option<Quota>,
 
-    /// How it is counted; several, with commas between them, are compared
+    /// Algorithm of the limit. Several, separated by commas, are compared
     #[arg(long, value_enum, value_name = "ALGORITHM", value_delimiter = ',', requires = "limit")]
     algorithm: Vec<AlgorithmKind>,
 
-    /// How much of it a token_bucket lets through at once
+    /// Capacity of a token_bucket
     #[arg(long, value_name = "N", requires = "limit")]
     burst: Option<u64>,
 
-    /// How many may wait in a leaky_bucket
+    /// Length of the queue of a leaky_bucket
     #[arg(long, value_name = "N", requires = "limit")]
     queue: Option<u64>,
 
-    /// How requests are spread over time and clients
+    /// Distribution of the requests over time and clients
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "steady")]
     traffic: TrafficKind,
 
-    /// Where in a window a boundary attack begins: 85%
+    /// Position in the window at which a boundary attack starts: 85%
     #[arg(long, value_name = "PERCENT", default_value_t = Workload::DEFAULT_ATTACK_PERCENT, value_parser = percent)]
     at: u64,
 
-    /// How many a burst is, of each client
+    /// Requests of each client in a burst
     #[arg(long, value_name = "N", default_value_t = Workload::DEFAULT_BURST_SIZE, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     count: u64,
 
-    /// How many requests come, of all clients and at all nodes: "90/s", "10 per minute"
+    /// Rate of requests of all clients at all nodes together: "90/s", "10 per minute"
     #[arg(long, value_name = "RATE", default_value = "100/s", value_parser = rate)]
     rate: Quota,
 
-    /// How many clients there are
+    /// Number of clients
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     clients: u64,
 
-    /// How long it takes, in virtual time: 60s, 24h; two windows of a boundary attack
+    /// Length in virtual time: 60s, 24h. A boundary attack takes two windows by default
     #[arg(long = "for", value_name = "TIME", value_parser = length)]
     length: Option<Span>,
 
-    /// How many nodes share the limit
+    /// Number of nodes that share the limit
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     nodes: u64,
 
-    /// How nodes keep it; several, with commas between them, are compared
+    /// Accuracy of the limit on several nodes. Several, separated by commas, are compared
     #[arg(long, value_enum, value_name = "ACCURACY", value_delimiter = ',', requires = "limit")]
     accuracy: Vec<AccuracyKind>,
 
-    /// How often nodes tell each other what they admitted, from 10ms to 1m; 0 is exact. Several are compared
-    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = lag, requires = "limit")]
+    /// Interval at which nodes report their admissions to the store, from 10ms to 1m; 0 is exact. Several are compared
+    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = sync_interval, requires = "limit")]
     sync: Vec<Span>,
 
-    /// The most that a node admits before it has told; a tenth of the limit unless said, or unbounded
+    /// Most admissions of a node that are not reported yet, or unbounded [default: a tenth of the limit]
     #[arg(long, value_name = "N", value_parser = max_ahead, requires = "limit")]
     max_ahead: Option<MaxAhead>,
 
-    /// When nodes sync
+    /// Times at which nodes report
     #[arg(long, value_enum, value_name = "PHASE", default_value = "together", requires = "limit")]
     sync_phase: SyncPhase,
 
-    /// How far the clocks of nodes are apart
+    /// Difference between the clocks of the nodes
     #[arg(long, value_name = "TIME", value_parser = length)]
     skew: Option<Span>,
 
-    /// When the store does not answer: 10s..20s
+    /// Time in which the store is unavailable: 10s..20s
     #[arg(long, value_name = "FROM..UNTIL", value_parser = outage)]
     outage: Option<StoreOutage>,
 
-    /// What is answered then; several, with commas between them, are compared
+    /// Decision while the store is unavailable. Several, separated by commas, are compared
     #[arg(long, value_enum, value_name = "ANSWER", value_delimiter = ',', requires_all = ["limit", "outage"])]
-    on_store_failure: Vec<Without>,
+    on_store_failure: Vec<OutageAnswer>,
 
-    /// Another seed, another day: what comes by chance
+    /// Seed of the random generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// All of it in JSON, with what happened over time
+    /// Prints the report in JSON, with the admissions over time
     #[arg(long)]
     json: bool,
 
-    /// Draws what was offered and admitted over time, as SVG
-    #[arg(long, value_name = "FILE.svg", value_parser = picture)]
+    /// Writes a plot of offered and admitted requests over time, as SVG
+    #[arg(long, value_name = "FILE.svg", value_parser = svg_path)]
     plot: Option<PathBuf>,
 
     #[command(flatten)]
-    replay: replay::Replay,
+    replay: replay::ReplayArgs,
 }
 
-/// What describes a simulation of one's own.
-const OWN: [&str; 20] = [
+/// Arguments that conflict with a built-in scenario.
+const CUSTOM_ARGUMENTS: [&str; 20] = [
     "rules",
     "attributes",
     "limit",
@@ -153,8 +153,8 @@ const OWN: [&str; 20] = [
     "on_store_failure",
     "seed",
 ];
-/// What describes a limit that is not in a file of rules.
-const ONE_LIMIT: [&str; 7] =
+/// Arguments that conflict with `--rules`.
+const LIMIT_ARGUMENTS: [&str; 7] =
     ["limit", "algorithm", "burst", "queue", "accuracy", "sync", "on_store_failure"];
 
 const EXAMPLES: &str = "\
@@ -171,28 +171,28 @@ Examples:
   tidegate simulate --limit '20/s' --nodes 3 --outage 10s..20s --on-store-failure allow,deny,local
   tidegate simulate --log access.log --rules new.yaml --against old.yaml
 
-On several nodes the rules of a file are kept as their accuracy says; one alone keeps them exactly.";
+On several nodes, each rule of a file has the accuracy that it sets; one node is always exact.";
 
-/// What is answered without the store.
+/// The decision while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Without {
+enum OutageAnswer {
     Allow,
     Deny,
-    /// By the node's share of the limit
+    /// The node's share of the limit
     Local,
 }
 
-impl From<Without> for OnStoreFailure {
-    fn from(answer: Without) -> Self {
+impl From<OutageAnswer> for OnStoreFailure {
+    fn from(answer: OutageAnswer) -> Self {
         match answer {
-            Without::Allow => Self::Allow,
-            Without::Deny => Self::Deny,
-            Without::Local => Self::Local,
+            OutageAnswer::Allow => Self::Allow,
+            OutageAnswer::Deny => Self::Deny,
+            OutageAnswer::Local => Self::Local,
         }
     }
 }
 
-/// `85%` or `85`.
+/// Parses a percentage: `85%` or `85`.
 fn percent(text: &str) -> Result<u64, String> {
     let number = text.trim().trim_end_matches('%').trim_end().parse().ok();
     number
@@ -200,7 +200,7 @@ fn percent(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a percentage from 0 to 99 is wanted, like 85%".to_owned())
 }
 
-/// `10s..20s`, or `0..20s`.
+/// Parses an outage: `10s..20s` or `0..20s`.
 fn outage(text: &str) -> Result<StoreOutage, String> {
     let wanted = || format!("two times are wanted, like 10s..20s, found {text}");
     let (from, until) = text.split_once("..").ok_or_else(wanted)?;
@@ -209,7 +209,7 @@ fn outage(text: &str) -> Result<StoreOutage, String> {
     if from < until { Ok(StoreOutage { from, until }) } else { Err(wanted()) }
 }
 
-fn picture(text: &str) -> Result<PathBuf, String> {
+fn svg_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("svg")) {
         true => Ok(path),
@@ -217,14 +217,15 @@ fn picture(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn lag(text: &str) -> Result<Span, String> {
+/// Parses an interval of `--sync`.
+fn sync_interval(text: &str) -> Result<Span, String> {
     if text.trim() == "0" {
         return Ok(Span::ZERO);
     }
     let span = length(text)?;
-    let (least, most) = SyncInterval::RANGE;
-    let wrong = || format!("0 or a time from {least} to {most} is wanted, found {span}");
-    SyncInterval::new(span).map(SyncInterval::span).ok_or_else(wrong)
+    let (min, max) = SyncInterval::RANGE;
+    let out_of_range = || format!("0 or a time from {min} to {max} is wanted, found {span}");
+    SyncInterval::new(span).map(SyncInterval::span).ok_or_else(out_of_range)
 }
 
 fn max_ahead(text: &str) -> Result<MaxAhead, String> {
@@ -235,47 +236,53 @@ fn max_ahead(text: &str) -> Result<MaxAhead, String> {
     }
 }
 
-impl Simulate {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+impl SimulateCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         if let Some(log) = self.replay.log() {
-            return self.replayed(log, output);
+            return self.replay_log(log, output);
         }
         let plan = match (self.scenario, &self.rules, self.limit) {
-            (Some(scenario), ..) => scenario.plan().map_err(Failure::failed)?,
-            (None, Some(rules), _) => self.of_rules(rules, output)?,
-            (None, None, Some(quota)) => self.spec(quota).plan().map_err(Failure::refused)?,
+            (Some(scenario), ..) => scenario.plan().map_err(CommandError::failed)?,
+            (None, Some(rules), _) => self.plan_rules(rules, output)?,
+            (None, None, Some(quota)) => self.spec(quota).plan().map_err(CommandError::negative)?,
             (None, None, None) => {
-                let wrong = "a scenario, --limit or --rules is wanted, found none";
-                let names = "scenarios: boundary-attack, sync-lag, burst";
-                return Err(Failure::failed(wrong)
-                    .hint(names)
-                    .hint("tidegate simulate --limit '20 per second' --rate 50/s"));
+                return Err(CommandError::failed(
+                    "a scenario, --limit or --rules is wanted, found none",
+                )
+                .hint("scenarios: boundary-attack, sync-lag, burst")
+                .hint("tidegate simulate --limit '20 per second' --rate 50/s"));
             }
         };
-        let mut progress = Progress::new();
+        let mut progress = ProgressBar::new();
         let report = plan.run(&mut |part| progress.show(part));
         progress.clear();
-        self.draw(&TrafficPlot::from(&report), output)?;
-        self.tell(&report, output)?;
-        Ok(Ending::Fine)
+        self.write_plot(&TrafficPlot::from(&report), output)?;
+        self.print_report(&report, output)?;
+        Ok(ExitStatus::Success)
     }
 
-    fn draw(&self, picture: &TrafficPlot<'_>, output: &mut Output<'_>) -> Result<(), Failure> {
+    /// Writes the plot, if `--plot` names a file.
+    fn write_plot(
+        &self,
+        plot: &TrafficPlot<'_>,
+        output: &mut CommandOutput<'_>,
+    ) -> Result<(), CommandError> {
         let Some(path) = &self.plot else { return Ok(()) };
-        std::fs::write(path, picture.svg()).map_err(|error| {
-            Failure::failed(format_args!("{}: can't be written: {error}", path.display()))
+        std::fs::write(path, plot.svg()).map_err(|error| {
+            CommandError::failed(format_args!("{}: can't be written: {error}", path.display()))
         })?;
-        output.note(format_args!("{}: drawn", path.display()));
+        output.note(format_args!("{}: plot written", path.display()));
         Ok(())
     }
 
-    fn tell(
+    /// Prints the report as text, or in JSON with `--json`.
+    fn print_report(
         &self,
         report: &(impl Serialize + Display),
-        output: &mut Output<'_>,
-    ) -> Result<(), Failure> {
+        output: &mut CommandOutput<'_>,
+    ) -> Result<(), CommandError> {
         if self.json {
-            output.data(serde_json::to_string_pretty(report).map_err(Failure::failed)?);
+            output.data(serde_json::to_string_pretty(report).map_err(CommandError::failed)?);
         } else {
             output.text(&report.to_string());
         }

@@ -1,13 +1,13 @@
-//! `tidegate top`: a server as it works, in a terminal.
+//! `tidegate top`: live traffic of a server, in a terminal.
 
 mod columns;
 mod draw;
-mod feed;
 mod number;
 mod palette;
-mod picture;
-mod screen;
-mod stage;
+mod poller;
+mod terminal_guard;
+mod ui_state;
+mod view_model;
 
 use std::io::IsTerminal;
 
@@ -19,27 +19,27 @@ use tidegate_net::client::HttpClient;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use self::feed::Feed;
 use self::palette::Palette;
-use self::picture::Picture;
-use self::screen::{Screen, Wish};
-use self::stage::Stage;
-use crate::commands::{Ending, Failure, Output, waiting};
+use self::poller::AdminPoller;
+use self::terminal_guard::TerminalGuard;
+use self::ui_state::{KeyAction, UiState};
+use self::view_model::ViewModel;
+use crate::commands::{CommandError, CommandOutput, ExitStatus, block_on};
 use crate::config;
 
-/// Shows a server as it works: what it admits and denies, how fast, by which rules, for whom.
+/// Shows the live traffic of a server: decisions, latency, rules and top clients.
 ///
-/// Asks the admin listener once a second, and goes on trying when the server is away. Keys: q quits, tab turns
-/// the page (overview, clients, fleet), j and k scroll, s sorts, p pauses, ? has the rest. Without a terminal
-/// to draw on it prints one plain frame, as with --once. NO_COLOR takes the colours away.
+/// Polls the admin listener once a second, and retries while the server is unreachable. Keys: q quits, tab shows the
+/// next page (overview, clients, fleet), j and k scroll, s sorts, p pauses, ? lists all keys. If stdout is not a
+/// terminal, it prints one plain frame, as with --once. NO_COLOR turns colours off.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Top {
-    /// The admin listener to ask; TIDEGATE_TOKEN is sent if it is set
+pub(crate) struct TopCommand {
+    /// URL of the admin listener. TIDEGATE_TOKEN is sent as its token if it is set
     #[arg(long, value_name = "URL", value_parser = crate::config::http_client, default_value = "http://127.0.0.1:9090")]
     server: HttpClient,
 
-    /// Prints one plain frame with everything in it, and ends
+    /// Prints one plain frame with all pages, then exits
     #[arg(long)]
     once: bool,
 }
@@ -48,64 +48,64 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate top
   tidegate top --server http://10.0.0.5:9090
-  tidegate top --once | grep -A20 DENIALS     who is denied most";
+  tidegate top --once | grep -A20 DENIALS     clients with the most denials";
 
-/// How wide a frame is that is printed.
-const WIDTH: u16 = 100;
+/// Width of a printed frame in cells.
+const TEXT_WIDTH: u16 = 100;
 
-impl Top {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
-        let feed = Feed::of(self.server, config::token()?);
+impl TopCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
+        let poller = AdminPoller::new(self.server, config::token()?);
         if self.once || !std::io::stdout().is_terminal() {
-            let picture = waiting(once(&feed))?;
-            if let Some(reason) = picture.away {
-                return Err(
-                    Failure::failed(reason).hint("--server http://HOST:PORT asks another one")
-                );
+            let view = block_on(fetch_once(&poller))?;
+            if let Some(reason) = view.unreachable {
+                return Err(CommandError::failed(reason)
+                    .hint("--server http://HOST:PORT selects another server"));
             }
-            output.text(&draw::text(&picture, WIDTH));
+            output.text(&draw::text(&view, TEXT_WIDTH));
         } else {
-            waiting(watch(&feed))?.map_err(Failure::failed)?;
+            block_on(watch(&poller))?.map_err(CommandError::failed)?;
         }
-        Ok(Ending::Fine)
+        Ok(ExitStatus::Success)
     }
 }
 
-async fn once(feed: &Feed) -> Picture {
-    let mut picture = Picture::of(feed.address());
-    feed.everything().await.into_iter().for_each(|news| picture.hear(news));
-    picture
+/// Fetches every report once.
+async fn fetch_once(poller: &AdminPoller) -> ViewModel {
+    let mut view = ViewModel::new(poller.address());
+    poller.fetch_all().await.into_iter().for_each(|update| view.apply(update));
+    view
 }
 
-/// Draws whatever changes, until somebody has seen enough.
-async fn watch(feed: &Feed) -> std::io::Result<()> {
+/// Draws every update until the operator quits or a signal arrives.
+async fn watch(poller: &AdminPoller) -> std::io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let palette = Palette::new(config::wants_colours());
-    let (tell, mut news) = mpsc::channel(8);
-    let mut stage = Stage::enter()?;
+    let (sender, mut updates) = mpsc::channel(8);
+    let mut terminal = TerminalGuard::enter()?;
     let mut events = EventStream::new();
-    feed.follow(&Clock::system(), &tell);
-    let (mut screen, mut picture) = (Screen::default(), Picture::of(feed.address()));
-    // What is looked at while time stands still.
-    let mut frozen: Option<Picture> = None;
+    poller.start(&Clock::system(), &sender);
+    let (mut state, mut view) = (UiState::default(), ViewModel::new(poller.address()));
+    // Drawn instead of `view` while paused; `view` still receives updates.
+    let mut frozen: Option<ViewModel> = None;
     loop {
-        let mut most = 0;
-        stage.terminal().draw(|frame| {
-            let shown = frozen.as_ref().unwrap_or(&picture);
-            most = draw::draw(shown, &screen, palette, frame.area(), frame.buffer_mut());
+        let mut max_scroll = 0;
+        terminal.terminal().draw(|frame| {
+            let shown = frozen.as_ref().unwrap_or(&view);
+            max_scroll = draw::draw(shown, &state, palette, frame.area(), frame.buffer_mut());
         })?;
-        screen.scroll = screen.scroll.min(most);
+        state.scroll = state.scroll.min(max_scroll);
         tokio::select! {
-            heard = news.recv() => heard.into_iter().for_each(|heard| picture.hear(heard)),
+            update = updates.recv() => update.into_iter().for_each(|update| view.apply(update)),
             event = events.next() => match event {
-                Some(Ok(Event::Key(key))) => match screen.press(key) {
-                    Wish::Leave => return Ok(()),
-                    Wish::Pause => frozen = screen.is_paused.then(|| picture.clone()),
-                    Wish::Nothing => {}
+                Some(Ok(Event::Key(key))) => match state.on_key(key) {
+                    KeyAction::Quit => return Ok(()),
+                    KeyAction::TogglePause => frozen = state.is_paused.then(|| view.clone()),
+                    KeyAction::Redraw => {}
                 },
-                // Another size, or that somebody looked away: it is drawn anew.
+                // A resize or a change of focus needs a new frame.
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error),
                 None => return Ok(()),

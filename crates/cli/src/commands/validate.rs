@@ -1,4 +1,4 @@
-//! `tidegate validate`: what each rule admits at the most, or what is wrong with it.
+//! `tidegate validate`: checks files, and prints the most that each rule admits.
 
 use std::path::{Path, PathBuf};
 
@@ -10,75 +10,77 @@ use tidegate_service::envoy::{self, EnvoyRules};
 use tidegate_service::rules::{NativeRules, ParsedRules};
 use tidegate_service::service::internal_rules;
 
-use crate::commands::excerpt::Sources;
-use crate::commands::{Ending, Failure, Output};
-use crate::config::{self, ConfigFile, GatewaySource, Kind};
-use crate::reference::Subject;
+use crate::commands::snippet::SourceTexts;
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
+use crate::config::{self, ConfigFile, FileKind, GatewaySettings};
+use crate::reference::SchemaKind;
 
-/// Checks rule files and configurations without serving them, those of envoyproxy/ratelimit too.
+/// Validates rules, configurations and files of envoyproxy/ratelimit.
 ///
-/// Prints for each rule its limit, its algorithm, and what that admits at the most, or each error with
-/// the line that it is about. Lines that may hold a secret are not shown. Exit status: 0 fine, 1 something is wrong, 2 a file can't be read.
+/// Prints the limit, the algorithm and the bound of each rule: the most that it admits. For an invalid file, prints
+/// each error with its line, except lines that may hold a secret. Exit status: 0 valid, 1 invalid, 2 a file can't be
+/// read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Validate {
-    /// Rule files, configurations, or directories of envoyproxy/ratelimit files
+pub(crate) struct ValidateCommand {
+    /// Files of rules, configurations, or directories of envoyproxy/ratelimit files
     #[arg(required_unless_present = "schema", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 
-    /// Print the JSON Schema of rules or of configurations instead, for editors
+    /// Prints the JSON Schema of rules or of configurations instead, for editors
     #[arg(long, value_name = "KIND", conflicts_with = "files")]
-    schema: Option<Subject>,
+    schema: Option<SchemaKind>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   tidegate validate rules.yaml
-  tidegate validate tidegate.yaml            with the rules that it names
+  tidegate validate tidegate.yaml            with the rules that it refers to
   tidegate validate rules/*.yaml && deploy
   tidegate validate --schema rules > rules.schema.json
   tidegate validate /srv/runtime_data/current/ratelimit/config";
 
-/// Most tiers and most overrides of a rule that are spelled out.
-const SPELLED: usize = 5;
+/// Most tiers and most overrides of a rule that are printed.
+const MAX_LISTED: usize = 5;
 
-impl Validate {
-    pub(crate) fn run(self, output: &mut Output<'_>) -> Result<Ending, Failure> {
+impl ValidateCommand {
+    pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         if let Some(subject) = self.schema {
             output.data(subject.schema().to_json().trim_end());
-            return Ok(Ending::Fine);
+            return Ok(ExitStatus::Success);
         }
-        let mut worst = Ending::Fine;
-        let mut sources = Sources::default();
+        let mut worst_status = ExitStatus::Success;
+        let mut sources = SourceTexts::default();
         for path in &self.files {
-            match written_in(path, &mut sources).and_then(Written::fit) {
-                Ok(written) => {
-                    for rule in written.rules.iter().flat_map(RuleSet::rules) {
+            match read_validated(path, &mut sources).and_then(ValidatedFile::check_names) {
+                Ok(file) => {
+                    for rule in file.rules.iter().flat_map(RuleSet::rules) {
                         describe(&rule.canonical(), output);
                     }
-                    output.note(format_args!("{}: {}", path.display(), written.summary()));
+                    output.note(format_args!("{}: {}", path.display(), file.summary()));
                 }
                 Err(error) => {
-                    let told = sources.told(&error);
-                    let failure = Failure::from(error);
-                    output.note(told.unwrap_or(failure.message));
-                    worst = worst.max(failure.ending);
+                    let rendered = sources.render(&error);
+                    let error = CommandError::from(error);
+                    output.note(rendered.unwrap_or(error.message));
+                    worst_status = worst_status.max(error.status);
                 }
             }
         }
-        Ok(worst)
+        Ok(worst_status)
     }
 }
 
-/// What stands in a file or directory.
-struct Written {
-    /// `None` for a configuration without any on this machine.
+/// The rules and routes of a valid file or directory.
+struct ValidatedFile {
+    /// `None` for a configuration with rules on another machine.
     rules: Option<RuleSet>,
-    /// Upstreams and routes of a gateway.
+    /// Numbers of upstreams and routes of the gateway.
     gateway: Option<(usize, usize)>,
 }
 
-fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError> {
+/// Reads and parses a file or a directory.
+fn read_validated(path: &Path, sources: &mut SourceTexts) -> Result<ValidatedFile, ConfigError> {
     if path.is_dir() {
         return Ok(ParsedRules::parse(&NativeRules::Nothing, Some(&envoy::read_folder(path)?))?
             .set
@@ -86,49 +88,49 @@ fn written_in(path: &Path, sources: &mut Sources) -> Result<Written, ConfigError
     }
     let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     let source = path.display().to_string();
-    sources.keep(&source, &text);
-    match config::kind(path, &text) {
-        Kind::Rules => Ok(RuleSet::parse(&source, &text)?.into()),
-        Kind::Envoy => {
+    sources.insert(&source, &text);
+    match config::detect_kind(path, &text) {
+        FileKind::Rules => Ok(RuleSet::parse(&source, &text)?.into()),
+        FileKind::Envoy => {
             let limits = EnvoyRules::parse(&[(source, text)])?;
             Ok(RuleSet::default().with_named(limits.rules())?.into())
         }
-        Kind::Config => {
+        FileKind::Config => {
             let file = ConfigFile::parse(path, &text)?;
-            let gateway = file.forwarding.as_ref().map(GatewaySource::counts);
-            let own = match &file.rules {
-                // What is elsewhere may be another by the time it is served.
+            let gateway = file.forwarding.as_ref().map(GatewaySettings::counts);
+            let native = match &file.rules {
+                // Rules on another machine can change before they are served.
                 Some(source) if !source.is_remote() => NativeRules::read(source)?,
-                _ if file.envoy.is_none() => return Ok(Written { rules: None, gateway }),
+                _ if file.envoy.is_none() => return Ok(ValidatedFile { rules: None, gateway }),
                 _ => NativeRules::Nothing,
             };
             let files = file.envoy.as_deref().map(envoy::read_folder).transpose()?;
-            let rules = Some(ParsedRules::parse(&own, files.as_ref())?.set);
-            Ok(Written { rules, gateway })
+            let rules = Some(ParsedRules::parse(&native, files.as_ref())?.set);
+            Ok(ValidatedFile { rules, gateway })
         }
     }
 }
 
-impl From<RuleSet> for Written {
+impl From<RuleSet> for ValidatedFile {
     fn from(rules: RuleSet) -> Self {
         Self { rules: Some(rules), gateway: None }
     }
 }
 
-impl Written {
-    /// The same, if it could be served: the server has rules of its own, whose names are taken.
-    fn fit(self) -> Result<Self, ConfigError> {
+impl ValidatedFile {
+    /// Checks that no rule has the name of an internal rule, which the server would reject.
+    fn check_names(self) -> Result<Self, ConfigError> {
         if let Some(rules) = &self.rules {
             rules.clone().with_internal(internal_rules().unwrap_or_default())?;
         }
         Ok(self)
     }
 
-    /// `4 rules, 2 routes to 1 upstream, fine`.
+    /// Returns a summary: `4 rules, 2 routes to 1 upstream, valid`.
     fn summary(&self) -> String {
-        let count = |count: usize, what: &str| match count {
-            1 => format!("1 {what}"),
-            count => format!("{count} {what}s"),
+        let count = |count: usize, noun: &str| match count {
+            1 => format!("1 {noun}"),
+            count => format!("{count} {noun}s"),
         };
         let gateway = self.gateway.filter(|(upstreams, _)| *upstreams > 0);
         let gateway = gateway.map(|(upstreams, routes)| {
@@ -136,14 +138,14 @@ impl Written {
         });
         let gateway = gateway.unwrap_or_default();
         match &self.rules {
-            Some(rules) => format!("{}, {gateway}fine", count(rules.rules().len(), "rule")),
-            None => format!("{gateway}fine, names no rules on this machine"),
+            Some(rules) => format!("{}, {gateway}valid", count(rules.rules().len(), "rule")),
+            None => format!("{gateway}valid, without rules on this machine"),
         }
     }
 }
 
-/// Prints what a rule admits. Neither its conditions nor `per` change that.
-fn describe(rule: &CanonicalRule<'_>, output: &mut Output<'_>) {
+/// Prints the most that a rule admits. Conditions and `per` do not change it.
+fn describe(rule: &CanonicalRule<'_>, output: &mut CommandOutput<'_>) {
     let CanonicalRule {
         name,
         conditions: _,
@@ -159,12 +161,12 @@ fn describe(rule: &CanonicalRule<'_>, output: &mut Output<'_>) {
     } = *rule;
     let note = match mode {
         Mode::Enforce => "",
-        Mode::Shadow => ", in shadow: counts and never denies",
+        Mode::Shadow => ", in shadow mode: counts and never denies",
         Mode::Off => ", but it is off",
     };
     let share = rollout.map(|share| format!(", for {share} of its clients"));
     let share = share.unwrap_or_default();
-    output.data(format_args!("{name}: {}{share}{note}", bounded(limit)));
+    output.data(format_args!("{name}: {}{share}{note}", with_bound(limit)));
     if let Some(bound) = accuracy.bound(limit) {
         output.data(format_args!("  {bound}"));
     }
@@ -175,59 +177,61 @@ fn describe(rule: &CanonicalRule<'_>, output: &mut Output<'_>) {
         output.data(format_args!("  penalty: {penalty}"));
     }
     if let Some(tiers) = tiers {
-        for (name, limit) in tiers.iter().take(SPELLED) {
-            let limit = kept(rule, limit);
+        for (name, limit) in tiers.iter().take(MAX_LISTED) {
+            let limit = with_fleet_bound(rule, limit);
             output.data(format_args!("  {} {name:?}: {limit}", tiers.by()));
         }
-        more(tiers.iter().len(), "tiers", output);
+        print_omitted(tiers.iter().len(), "tiers", output);
     }
-    for (index, item) in overrides.iter().enumerate().take(SPELLED) {
-        let (title, limit) = (titled(index, item), kept(rule, item.limit()));
+    for (index, item) in overrides.iter().enumerate().take(MAX_LISTED) {
+        let (title, limit) = (override_title(index, item), with_fleet_bound(rule, item.limit()));
         output.data(format_args!("  override {title}: {limit}"));
     }
-    more(overrides.len(), "overrides", output);
+    print_omitted(overrides.len(), "overrides", output);
 }
 
-fn more(count: usize, what: &str, output: &mut Output<'_>) {
-    if count > SPELLED {
-        output.data(format_args!("  and {} more {what}", count - SPELLED));
+/// Prints the number of entries that were left out.
+fn print_omitted(count: usize, noun: &str, output: &mut CommandOutput<'_>) {
+    if count > MAX_LISTED {
+        output.data(format_args!("  and {} more {noun}", count - MAX_LISTED));
     }
 }
 
-/// `100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s`.
-pub(crate) fn bounded(limit: &Limit) -> String {
+/// Returns a limit with its bound: `100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s`.
+pub(crate) fn with_bound(limit: &Limit) -> String {
     format!("{limit}: {}", limit.bound())
 }
 
-/// The same for one of several limits of a rule, with what nodes can admit beyond it if that is not
-/// the same for all of them.
-fn kept(rule: &CanonicalRule<'_>, limit: &Limit) -> String {
+/// Returns a tier's or an override's limit with its bound. The bound of the fleet is added if it differs from that of
+/// the rule's own limit.
+fn with_fleet_bound(rule: &CanonicalRule<'_>, limit: &Limit) -> String {
     let (bound, own) = (rule.accuracy.bound(limit), rule.accuracy.bound(rule.limit));
     match bound.filter(|bound| Some(*bound) != own) {
-        Some(bound) => format!("{}; {bound}", bounded(limit)),
-        None => bounded(limit),
+        Some(bound) => format!("{}; {bound}", with_bound(limit)),
+        None => with_bound(limit),
     }
 }
 
-/// What nodes admit under `on_store_failure: local` while the store can't be asked.
+/// Returns what nodes admit under `on_store_failure: local` while the store is unavailable.
 pub(crate) fn outage(rule: &CanonicalRule<'_>) -> Option<&'static str> {
     let is_local = rule.on_store_failure == OnStoreFailure::Local && rule.mode == Mode::Enforce;
-    is_local.then_some(
-        "each of N nodes admits an N-th of the limit, and as much again after each restart",
-    )
+    is_local
+        .then_some("each of N nodes admits 1/N of the limit, and as much again after each restart")
 }
 
-/// `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.
+/// Returns the penalty: `blocks a client for 10 min after 1000 denied requests within 60 s (10 times the limit)`.
 pub(crate) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String> {
-    let words = rule.penalty?.describe(limit);
+    let penalty = rule.penalty?.describe(limit);
     Some(match rule.mode {
-        Mode::Enforce => format!("blocks a client for {words}"),
-        Mode::Shadow | Mode::Off => format!("would block a client for {words}"),
+        Mode::Enforce => format!("blocks a client for {penalty}"),
+        Mode::Shadow | Mode::Off => format!("would block a client for {penalty}"),
     })
 }
 
-/// `2 by api_key until 2027-01-01T00:00:00Z for 10% of the clients`: whom it is for is not said, that may be a secret.
-pub(crate) fn titled(index: usize, item: &Override) -> String {
+/// Returns the title of an override: `2 by api_key until 2027-01-01T00:00:00Z for 10% of the clients`.
+///
+/// The values of its conditions are left out, because they may be secrets.
+pub(crate) fn override_title(index: usize, item: &Override) -> String {
     let names: Vec<&str> = item.conditions().iter().map(Condition::attribute).collect();
     let mut title = format!("{} by {}", index + 1, names.join(", "));
     let until = item.until().and_then(|until| {

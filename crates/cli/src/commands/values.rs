@@ -1,4 +1,4 @@
-//! Values of arguments that several commands take.
+//! Parsers of argument values that several commands use.
 
 use tidegate_core::quota::window_of;
 use tidegate_core::{Quota, Span};

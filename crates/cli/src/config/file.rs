@@ -1,4 +1,4 @@
-//! `tidegate.yaml`, from what is written to what can be used.
+//! Parses and validates `tidegate.yaml`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::RuleSource;
 use tidegate_service::service::rls::RlsHeaders;
 
-use crate::config::gateway::{GatewaySource, RawGateway};
+use crate::config::gateway::{GatewaySettings, RawGateway};
 use crate::config::identity::RawIdentity;
 use crate::config::reader::{FieldReader, folder};
 use crate::config::redis::RawRedis;
 use crate::config::resp::{RawResp, RespPassword};
 use crate::config::rules::RawRules;
-use crate::config::secrets::RedisSource;
+use crate::config::secrets::RedisSettings;
 use crate::config::tls::{RawTls, TlsConfig};
-use crate::config::{Drain, InvalidEntry, ListenAddress};
+use crate::config::{DrainConfig, InvalidEntry, ListenAddress};
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct ConfigFile {
     pub(crate) gateway: Option<ListenAddress>,
     pub(crate) token: Option<BearerToken>,
     pub(crate) max_keys: Option<usize>,
-    pub(crate) redis: Option<RedisSource>,
+    pub(crate) redis: Option<RedisSettings>,
     pub(crate) rules: Option<RuleSource>,
     pub(crate) envoy: Option<PathBuf>,
     pub(crate) copies: Option<PathBuf>,
@@ -44,11 +44,11 @@ pub(crate) struct ConfigFile {
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
     pub(crate) tls: Option<TlsConfig>,
-    pub(crate) drain: Drain,
-    pub(crate) forwarding: Option<GatewaySource>,
+    pub(crate) drain: DrainConfig,
+    pub(crate) forwarding: Option<GatewaySettings>,
 }
 
-/// `tidegate.yaml` as it is written.
+/// `tidegate.yaml` before validation.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawConfig {
@@ -108,35 +108,35 @@ struct RawDrain {
     timeout: Option<Spanned<String>>,
 }
 
-/// How `headers.reset` tells a time.
+/// The values of `headers.reset`.
 pub(crate) const RESETS: [(&str, ResetFormat); 2] =
     [("delta", ResetFormat::Delta), ("epoch", ResetFormat::Epoch)];
 
-/// The drafts of the IETF that `headers.ietf` knows.
+/// The values of `headers.ietf`: drafts of the IETF.
 pub(crate) const DRAFTS: [(&str, IetfDraft); 3] =
     [("11", IetfDraft::Current), ("6", IetfDraft::Six), ("off", IetfDraft::Off)];
 
-/// Which responses `headers.rls` has Envoy add headers to.
+/// The values of `headers.rls`: the responses to which Envoy adds headers.
 pub(crate) const RLS_HEADERS: [(&str, RlsHeaders); 3] =
     [("denied", RlsHeaders::Denied), ("all", RlsHeaders::All), ("off", RlsHeaders::Off)];
 
 impl ConfigFile {
-    /// Longest file in bytes: its inline rules may be as long as a file of rules.
+    /// Longest file in bytes, because inline rules may be as long as a file of rules.
     const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT_BYTES;
 
-    /// Reads and checks a file. A rules file that it names is not opened.
+    /// Reads and validates a file. The rules file that it refers to is not opened.
     ///
     /// # Errors
-    /// The file can't be read, or what it says can't be used.
+    /// The file can't be read or is invalid.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = read_file(path, Self::MAX_LENGTH)?;
         Self::parse(path, &text)
     }
 
-    /// As [`read`](Self::read), for text that was read already.
+    /// Parses and validates the text of a file.
     ///
     /// # Errors
-    /// What the text says can't be used.
+    /// The text is invalid. All errors are reported, with their lines.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = path.display().to_string();
         if text.trim().is_empty() {
@@ -145,7 +145,7 @@ impl ConfigFile {
         let options = serde_saphyr::options! { with_snippet: false };
         let raw: RawConfig =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-                let at = error.location().map(|location| place(&error, location));
+                let at = error.location().map(|location| error_range(&error, location));
                 ConfigError::Invalid(vec![InvalidEntry::new(
                     &source,
                     at,
@@ -184,9 +184,9 @@ impl ConfigFile {
             tls: raw
                 .tls
                 .and_then(|tls| tls.value.resolve(tls.referenced, folder(path), &mut reader)),
-            drain: Drain {
-                delay: reader.span("drain.delay", raw.drain.delay, Drain::DELAY),
-                timeout: reader.span("drain.timeout", raw.drain.timeout, Drain::TIMEOUT),
+            drain: DrainConfig {
+                delay: reader.span("drain.delay", raw.drain.delay, DrainConfig::DELAY),
+                timeout: reader.span("drain.timeout", raw.drain.timeout, DrainConfig::TIMEOUT),
             },
             forwarding: (raw.gateway)
                 .map(|raw| raw.value.resolve(raw.referenced, folder(path), &mut reader)),
@@ -205,9 +205,9 @@ impl ConfigFile {
     }
 }
 
-/// Where an error of the reader stands in a configuration. A text that is no YAML has no place in its
-/// line: nobody can tell there which word is a key and which a secret.
-fn place(error: &Error, location: Location) -> SourceRange {
+/// Returns the position of a parser error. For invalid YAML it is the whole line, which is never shown: the parser can't
+/// distinguish keys from secrets there.
+fn error_range(error: &Error, location: Location) -> SourceRange {
     match error {
         Error::SerdeUnknownField { .. }
         | Error::DuplicateMappingKey { .. }
@@ -216,13 +216,13 @@ fn place(error: &Error, location: Location) -> SourceRange {
     }
 }
 
-/// Returns the Redis store, if there is one. It excludes a store in memory.
+/// Returns the Redis store, if there is one. A store in memory beside it is an error.
 fn redis_source(
     reader: &mut FieldReader<'_>,
     path: &Path,
     memory: &Option<RawMemory>,
     redis: Option<Spanned<RawRedis>>,
-) -> Option<RedisSource> {
+) -> Option<RedisSettings> {
     let redis = redis?;
     let at = redis.referenced;
     if memory.is_some() {
@@ -231,7 +231,7 @@ fn redis_source(
     redis.value.resolve(at, folder(path), reader)
 }
 
-/// Returns the time between two polls of the rules: not more often than once a second.
+/// Returns the time between two polls of the rules, at least one second.
 fn poll_interval(reader: &mut FieldReader<'_>, text: Spanned<String>) -> Span {
     let at = text.referenced;
     let poll = reader.span("rules.poll", Some(text), Span::SECOND);
@@ -241,53 +241,56 @@ fn poll_interval(reader: &mut FieldReader<'_>, text: Spanned<String>) -> Span {
     poll
 }
 
-/// Most keys that a memory store can be told to hold.
+/// Largest value of `store.memory.max_keys`.
 pub(crate) const MAX_KEYS: usize = 1_000_000_000;
 
-/// What a YAML file is for.
+/// The kind of a YAML file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     Rules,
     Config,
     /// A file of envoyproxy/ratelimit.
     Envoy,
 }
 
-/// The keys that only a configuration has.
+/// Keys that occur only in a configuration.
 const CONFIG_KEYS: [&str; 9] =
     ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp", "gateway"];
 
-fn begins_a_line_of(text: &str, keys: &[&str]) -> bool {
-    let begins = |line: &str| {
+/// Returns whether a line of the text starts with one of the keys.
+fn has_top_level_key(text: &str, keys: &[&str]) -> bool {
+    let starts_with_key = |line: &str| {
         keys.iter().any(|key| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
     };
-    text.lines().any(begins)
+    text.lines().any(starts_with_key)
 }
 
-/// Tells a configuration from a file of rules by its keys, or else by its name.
-pub(crate) fn kind(path: &Path, text: &str) -> Kind {
+/// Detects the kind of a file by its keys, else by its name.
+pub(crate) fn detect_kind(path: &Path, text: &str) -> FileKind {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-    let by_name = if name.starts_with("tidegate") { Kind::Config } else { Kind::Rules };
-    if serde_saphyr::from_str::<Having<Vec<IgnoredAny>>>(text).is_ok() {
-        return Kind::Rules;
+    let by_name = if name.starts_with("tidegate") { FileKind::Config } else { FileKind::Rules };
+    if serde_saphyr::from_str::<RulesShape<Vec<IgnoredAny>>>(text).is_ok() {
+        return FileKind::Rules;
     }
-    if serde_saphyr::from_str::<Having<BTreeMap<String, IgnoredAny>>>(text).is_ok() {
-        return Kind::Config;
+    if serde_saphyr::from_str::<RulesShape<BTreeMap<String, IgnoredAny>>>(text).is_ok() {
+        return FileKind::Config;
     }
     match serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text) {
-        Ok(keys) if keys.contains_key("domain") || keys.contains_key("descriptors") => Kind::Envoy,
-        Ok(keys) if CONFIG_KEYS.iter().any(|key| keys.contains_key(*key)) => Kind::Config,
+        Ok(keys) if keys.contains_key("domain") || keys.contains_key("descriptors") => {
+            FileKind::Envoy
+        }
+        Ok(keys) if CONFIG_KEYS.iter().any(|key| keys.contains_key(*key)) => FileKind::Config,
         Ok(_) => by_name,
-        // It can't be read, so that its words have to do.
-        Err(_) if begins_a_line_of(text, &["domain", "descriptors"]) => Kind::Envoy,
-        Err(_) if begins_a_line_of(text, &CONFIG_KEYS) => Kind::Config,
+        // The YAML is invalid: the first words of the lines decide.
+        Err(_) if has_top_level_key(text, &["domain", "descriptors"]) => FileKind::Envoy,
+        Err(_) if has_top_level_key(text, &CONFIG_KEYS) => FileKind::Config,
         Err(_) => by_name,
     }
 }
 
-/// A document whose rules have a certain shape.
+/// A document with `rules` of the type `T`.
 #[derive(Deserialize)]
-struct Having<T> {
+struct RulesShape<T> {
     #[serde(rename = "rules")]
     _rules: T,
 }

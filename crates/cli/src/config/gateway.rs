@@ -1,4 +1,4 @@
-//! `gateway` of `tidegate.yaml`, `--gateway` and `--upstream`: from what is written to what can be used.
+//! Parses and validates `gateway` of `tidegate.yaml`, `--gateway` and `--upstream`.
 
 mod route;
 mod upstream;
@@ -18,16 +18,16 @@ pub(crate) use self::upstream::{MAX_IN_FLIGHT, MAX_SERVERS};
 use crate::config::reader::FieldReader;
 use crate::config::{DEFAULT_GATEWAY, ListenAddress};
 
-/// What names of upstreams and routes look like.
+/// Regular expression of the names of upstreams and routes.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_.-]{1,64}$";
 
-/// Longest name of an upstream or a route.
+/// Longest name of an upstream or a route, in bytes.
 const MAX_NAME: usize = 64;
 
-/// How `gateway.upstream_headers` is said.
-const YES_OR_NO: [(&str, bool); 2] = [("false", false), ("true", true)];
+/// The values of `gateway.upstream_headers`.
+const BOOLEANS: [(&str, bool); 2] = [("false", false), ("true", true)];
 
-/// `gateway` as it is written.
+/// `gateway` before validation.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawGateway {
@@ -46,10 +46,10 @@ struct RawTimeouts {
     idle: Option<Spanned<String>>,
 }
 
-/// What a file says about the gateway.
+/// The gateway settings of a file.
 #[derive(Debug)]
-pub(crate) struct GatewaySource {
-    /// None if the command line is to name them.
+pub(crate) struct GatewaySettings {
+    /// Empty if the command line names the servers.
     upstreams: Vec<UpstreamConfig>,
     routes: Vec<RouteConfig>,
     timeouts: ProxyTimeouts,
@@ -64,9 +64,9 @@ impl RawGateway {
         at: Location,
         folder: &Path,
         reader: &mut FieldReader<'_>,
-    ) -> GatewaySource {
+    ) -> GatewaySettings {
         let upstreams = upstream::resolve(self.upstreams, folder, reader);
-        GatewaySource {
+        GatewaySettings {
             routes: route::resolve(self.routes, &upstreams, at, reader),
             upstreams,
             timeouts: self.timeouts.resolve(reader),
@@ -79,7 +79,7 @@ impl RawGateway {
             upstream_headers: reader.word(
                 "gateway.upstream_headers",
                 self.upstream_headers,
-                YES_OR_NO,
+                BOOLEANS,
             ),
         }
     }
@@ -87,28 +87,27 @@ impl RawGateway {
 
 impl RawTimeouts {
     fn resolve(self, reader: &mut FieldReader<'_>) -> ProxyTimeouts {
-        let usual = ProxyTimeouts::default();
-        let mut span = |name: &str, text, usual| {
+        let defaults = ProxyTimeouts::default();
+        let mut span = |name: &str, text, default| {
             let range = (Span::from_millis(1), Span::HOUR, "1ms to 1h");
-            reader.span_within(&format!("gateway.timeouts.{name}"), text, usual, range)
+            reader.span_within(&format!("gateway.timeouts.{name}"), text, default, range)
         };
         ProxyTimeouts {
-            connect: span("connect", self.connect, usual.connect),
-            response: span("response", self.response, usual.response),
-            idle: span("idle", self.idle, usual.idle),
+            connect: span("connect", self.connect, defaults.connect),
+            response: span("response", self.response, defaults.response),
+            idle: span("idle", self.idle, defaults.idle),
         }
     }
 }
 
-impl GatewaySource {
-    /// How many upstreams and routes there are.
+impl GatewaySettings {
+    /// Returns the numbers of upstreams and routes.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.upstreams.len(), self.routes.len())
     }
 
-    /// What the gateway is to do, if there is an upstream. Servers of the command line take the place of
-    /// all upstreams and routes.
-    fn with(self, servers: Vec<ServerUrl>) -> Option<GatewayConfig> {
+    /// Returns the configuration, if there is an upstream. Servers of the command line replace all upstreams and routes.
+    fn into_config(self, servers: Vec<ServerUrl>) -> Option<GatewayConfig> {
         let Self { upstreams, routes, timeouts, max_wait, upstream_headers } = self;
         if !servers.is_empty() {
             let config = GatewayConfig::single_upstream(servers);
@@ -124,25 +123,25 @@ impl GatewaySource {
     }
 }
 
-/// The gateway's listener and what is done behind it: both are there, or neither.
+/// Resolves the gateway listener and its configuration. Either both are there, or neither.
 ///
 /// # Errors
-/// A flag is no URL of a server, or a gateway was asked for that has no upstream.
+/// The URL of a flag is invalid, or the gateway has no upstream.
 pub(crate) fn resolve(
     flag: Option<ListenAddress>,
     upstream: &[Secret],
     listen: Option<ListenAddress>,
-    file: Option<GatewaySource>,
+    file: Option<GatewaySettings>,
 ) -> Result<(ListenAddress, Option<GatewayConfig>), ConfigError> {
-    let servers = of_flags(upstream)?;
-    let asked = match (&flag, &listen, &file) {
+    let servers = parse_servers(upstream)?;
+    let setting = match (&flag, &listen, &file) {
         (Some(_), ..) => "--gateway",
         (None, Some(_), _) => "listen.gateway",
         (None, None, _) => "gateway",
     };
-    let is_silent = flag.is_none() && listen.is_none() && file.is_none();
+    let is_unset = flag.is_none() && listen.is_none() && file.is_none();
     let gateway = match file {
-        Some(file) => file.with(servers),
+        Some(file) => file.into_config(servers),
         None if servers.is_empty() => None,
         None => Some(GatewayConfig::single_upstream(servers)),
     };
@@ -151,16 +150,16 @@ pub(crate) fn resolve(
         (listener, Some(gateway)) => {
             Ok((listener.unwrap_or(ListenAddress::At(DEFAULT_GATEWAY.to_owned())), Some(gateway)))
         }
-        (_, None) if is_silent => Ok((ListenAddress::Off, None)),
+        (_, None) if is_unset => Ok((ListenAddress::Off, None)),
         (_, None) => {
             let reason = "an upstream is wanted, found none".to_owned();
-            Err(ConfigError::NotInFile { place: asked, reason })
+            Err(ConfigError::NotInFile { place: setting, reason })
         }
     }
 }
 
-/// The servers that `--upstream` names.
-fn of_flags(urls: &[Secret]) -> Result<Vec<ServerUrl>, ConfigError> {
+/// Parses the servers of `--upstream`.
+fn parse_servers(urls: &[Secret]) -> Result<Vec<ServerUrl>, ConfigError> {
     let invalid = |reason| ConfigError::NotInFile { place: "--upstream", reason };
     if urls.len() > MAX_SERVERS {
         return Err(invalid(format!("at most {MAX_SERVERS} are wanted, found {}", urls.len())));
@@ -168,14 +167,14 @@ fn of_flags(urls: &[Secret]) -> Result<Vec<ServerUrl>, ConfigError> {
     urls.iter().map(|url| url.reveal().parse().map_err(invalid)).collect()
 }
 
-/// Returns the error in the name of an upstream or a route, if anything.
-fn unfit_name(name: &str) -> Option<String> {
+/// Returns the error of an invalid name of an upstream or a route.
+fn invalid_name(name: &str) -> Option<String> {
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let fits = (1..=MAX_NAME).contains(&name.len()) && name.chars().all(letter);
     (!fits).then(|| format!("must be 1 to {MAX_NAME} of A-Z a-z 0-9 _ . -, found {name:?}"))
 }
 
-/// Whether a name was seen before; it is from now on.
+/// Returns whether a name was seen before, and adds it to `seen`.
 fn is_repeated<'n>(seen: &mut Vec<&'n str>, name: &'n str) -> bool {
     let repeated = seen.contains(&name);
     seen.push(name);

@@ -1,4 +1,4 @@
-//! `identity` of `tidegate.yaml`, from what is written to what can be used.
+//! Parses and validates `identity` of `tidegate.yaml`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,23 +19,23 @@ use tidegate_service::identity::{AddressConfig, IdentityConfig, JwtConfig, KeySo
 
 use super::reader::FieldReader;
 
-/// `identity` as it is written. It has no `Debug`: it may hold a secret.
+/// `identity` before validation. It has no `Debug`, because it may hold a secret.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawIdentity {
     trusted_proxies: Vec<Spanned<String>>,
     forwarded_header: Option<Spanned<String>>,
     ipv6_prefix: Option<Spanned<String>>,
-    api_key: Option<Spanned<RawPlace>>,
-    session: Option<Spanned<RawPlace>>,
+    api_key: Option<Spanned<RawLookup>>,
+    session: Option<Spanned<RawLookup>>,
     jwt: Option<Spanned<RawJwt>>,
     attributes: BTreeMap<String, Spanned<String>>,
 }
 
-/// Where something is in a request.
+/// The place of a value in a request: a header, a query parameter or a cookie.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawPlace {
+struct RawLookup {
     header: Option<String>,
     query: Option<String>,
     cookie: Option<String>,
@@ -49,8 +49,8 @@ struct RawJwt {
     public_key: Option<PathBuf>,
     jwks: Option<PathBuf>,
     algorithms: Vec<Spanned<String>>,
-    issuer: OneOrMore,
-    audience: OneOrMore,
+    issuer: OneOrMany,
+    audience: OneOrMany,
     leeway: Option<Spanned<String>>,
     header: Option<String>,
     cookie: Option<String>,
@@ -59,19 +59,19 @@ struct RawJwt {
 /// A text, or a list of them.
 #[derive(Default, Deserialize)]
 #[serde(untagged)]
-enum OneOrMore {
+enum OneOrMany {
     #[default]
     None,
     One(String),
     More(Vec<String>),
 }
 
-impl From<OneOrMore> for Vec<String> {
-    fn from(texts: OneOrMore) -> Self {
+impl From<OneOrMany> for Vec<String> {
+    fn from(texts: OneOrMany) -> Self {
         match texts {
-            OneOrMore::None => Self::new(),
-            OneOrMore::One(text) => vec![text],
-            OneOrMore::More(texts) => texts,
+            OneOrMany::None => Self::new(),
+            OneOrMany::One(text) => vec![text],
+            OneOrMany::More(texts) => texts,
         }
     }
 }
@@ -79,12 +79,12 @@ impl From<OneOrMore> for Vec<String> {
 impl RawIdentity {
     /// Returns the resolved form; its errors are added to `reader`. Paths are relative to `folder`.
     pub(crate) fn resolve(self, folder: &Path, reader: &mut FieldReader<'_>) -> IdentityConfig {
-        let usual = AddressConfig::default();
-        let header = self.forwarded_header.and_then(|text| noted(text, reader, forwarded_header));
-        let prefix = self.ipv6_prefix.and_then(|text| noted(text, reader, ipv6_prefix));
+        let default = AddressConfig::default();
+        let header = self.forwarded_header.and_then(|text| checked(text, reader, forwarded_header));
+        let prefix = self.ipv6_prefix.and_then(|text| checked(text, reader, ipv6_prefix));
         let trusted = self.trusted_proxies.into_iter();
-        let mut place = |name, raw: Option<Spanned<RawPlace>>, kinds: &[&str]| {
-            raw.and_then(|raw| noted(raw, reader, |raw| lookup(name, &raw, kinds)))
+        let mut place = |name, raw: Option<Spanned<RawLookup>>, kinds: &[&str]| {
+            raw.and_then(|raw| checked(raw, reader, |raw| lookup(name, &raw, kinds)))
         };
         let api_key = place("api_key", self.api_key, &["header", "query", "cookie"]);
         let session = place("session", self.session, &["cookie", "header"]);
@@ -94,16 +94,16 @@ impl RawIdentity {
         });
         IdentityConfig {
             address: AddressConfig {
-                trusted: trusted.filter_map(|text| noted(text, reader, network)).collect(),
-                header: header.unwrap_or(usual.header),
-                ipv6_prefix: prefix.unwrap_or(usual.ipv6_prefix),
+                trusted: trusted.filter_map(|text| checked(text, reader, network)).collect(),
+                header: header.unwrap_or(default.header),
+                ipv6_prefix: prefix.unwrap_or(default.ipv6_prefix),
             },
             api_key,
             session,
             jwt,
             attributes: (self.attributes.into_iter())
                 .filter_map(|(name, text)| {
-                    let found = noted(text, reader, |text| custom(&name, &text))?;
+                    let found = checked(text, reader, |text| custom_attribute(&name, &text))?;
                     Some((name, found))
                 })
                 .collect(),
@@ -123,8 +123,8 @@ impl RawJwt {
                 let at = text.referenced;
                 let found = text.value.len();
                 if found < KeySource::MIN_SECRET_BYTES {
-                    let least = KeySource::MIN_SECRET_BYTES;
-                    let reason = format!("must be at least {least} bytes long, found {found}");
+                    let min = KeySource::MIN_SECRET_BYTES;
+                    let reason = format!("must be at least {min} bytes long, found {found}");
                     reader.add(at, format!("identity.jwt.secret {reason}"));
                 }
                 Some(KeySource::Secret(Secret::from(text.value)))
@@ -145,22 +145,25 @@ impl RawJwt {
             let wanted = "one of secret, secret_file, public_key, jwks";
             reader.add(at, format!("identity.jwt must have {wanted}, found {found}"));
         }
-        let algorithms: Vec<Algorithm> =
-            self.algorithms.into_iter().filter_map(|text| noted(text, reader, algorithm)).collect();
-        let leeway = self.leeway.and_then(|text| noted(text, reader, leeway));
+        let algorithms: Vec<Algorithm> = self
+            .algorithms
+            .into_iter()
+            .filter_map(|text| checked(text, reader, algorithm))
+            .collect();
+        let leeway = self.leeway.and_then(|text| checked(text, reader, leeway));
         let place = match (self.header, self.cookie) {
             (None, None) => Ok(TokenPlace::Bearer),
             (Some(name), None) if name.eq_ignore_ascii_case("authorization") => {
                 Ok(TokenPlace::Bearer)
             }
             (header, cookie) => {
-                let raw = RawPlace { header, cookie, query: None };
+                let raw = RawLookup { header, cookie, query: None };
                 lookup("jwt", &raw, &["header", "cookie"]).map(TokenPlace::Field)
             }
         };
         let place = place.map_err(|reason| reader.add(at, format!("identity.{reason}"))).ok()?;
         let keys = keys?;
-        if let Some(reason) = unfit(&keys, &algorithms) {
+        if let Some(reason) = mismatched_algorithm(&keys, &algorithms) {
             reader.add(at, format!("identity.jwt.algorithms {reason}"));
         }
         Some(JwtConfig {
@@ -174,8 +177,8 @@ impl RawJwt {
     }
 }
 
-/// What is meant by a value; if it can't be used, that is noted with its line.
-fn noted<T, U>(
+/// Resolves a value. An error is added to `reader` with the line of the value.
+fn checked<T, U>(
     raw: Spanned<T>,
     reader: &mut FieldReader<'_>,
     resolve: impl FnOnce(T) -> Result<U, String>,
@@ -220,8 +223,8 @@ fn leeway(text: String) -> Result<Span, String> {
     }
 }
 
-/// The place that `{header: NAME}` and the like say.
-fn lookup(name: &str, raw: &RawPlace, kinds: &[&str]) -> Result<Lookup, String> {
+/// Resolves a place like `{header: NAME}`. `kinds` are the accepted keys.
+fn lookup(name: &str, raw: &RawLookup, kinds: &[&str]) -> Result<Lookup, String> {
     let places = [("header", &raw.header), ("query", &raw.query), ("cookie", &raw.cookie)];
     let mut given = places.into_iter().filter_map(|(kind, place)| Some((kind, place.as_ref()?)));
     let wanted = kinds.join(", ");
@@ -239,8 +242,8 @@ fn lookup(name: &str, raw: &RawPlace, kinds: &[&str]) -> Result<Lookup, String> 
     }
 }
 
-/// The place of an attribute of the operator's: `header.x-tenant`.
-fn custom(name: &str, place: &str) -> Result<Lookup, String> {
+/// Resolves the place of a custom attribute: `header.x-tenant`.
+fn custom_attribute(name: &str, place: &str) -> Result<Lookup, String> {
     let kind = place.split_once('.').filter(|(_, name)| !name.is_empty()).map(|(kind, _)| kind);
     let known = kind.is_some_and(|kind| ["header", "query", "cookie"].contains(&kind));
     let found = known.then(|| Lookup::named(place)).flatten();
@@ -248,15 +251,15 @@ fn custom(name: &str, place: &str) -> Result<Lookup, String> {
     found.ok_or_else(|| format!("attributes.{name} must be {wanted}, found {place:?}"))
 }
 
-/// Why algorithms do not go with a key, as far as one can tell before it is read.
-fn unfit(keys: &KeySource, algorithms: &[Algorithm]) -> Option<String> {
+/// Returns the error if an algorithm does not fit the kind of key. A JWKS file is checked when it is read.
+fn mismatched_algorithm(keys: &KeySource, algorithms: &[Algorithm]) -> Option<String> {
     use jsonwebtoken::AlgorithmFamily::Hmac;
     let is_secret = match keys {
         KeySource::Secret(_) | KeySource::SecretFile(_) => true,
         KeySource::PublicKey(_) => false,
         KeySource::Jwks(_) => return None,
     };
-    let unfit = algorithms.iter().find(|found| (found.family() == Hmac) != is_secret)?;
+    let mismatch = algorithms.iter().find(|found| (found.family() == Hmac) != is_secret)?;
     let wanted = if is_secret { "HS256, HS384 or HS512" } else { "those of a public key" };
-    Some(format!("must be {wanted}, found {unfit:?}"))
+    Some(format!("must be {wanted}, found {mismatch:?}"))
 }

@@ -1,4 +1,4 @@
-//! Values of `tidegate.yaml`: words, numbers and times, with the errors in them.
+//! Reads the values of `tidegate.yaml`, and collects their errors.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -9,30 +9,30 @@ use tidegate_core::quota::window_of;
 use tidegate_rules::did_you_mean;
 use tidegate_service::config_error::{InvalidEntry, source_range};
 
-/// Returns the folder that paths in a file are relative to. They mean the same wherever the process was started.
+/// Returns the folder that paths in a file are relative to, independent of the working directory.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-/// Reads the values of a configuration file, and collects the errors in them.
+/// Reads values of a configuration file. Invalid values are collected, so that all errors are reported at once.
 pub(crate) struct FieldReader<'s> {
     source: &'s str,
-    found: Vec<InvalidEntry>,
+    errors: Vec<InvalidEntry>,
 }
 
 impl<'s> FieldReader<'s> {
     pub(crate) fn new(source: &'s str) -> Self {
-        Self { source, found: Vec::new() }
+        Self { source, errors: Vec::new() }
     }
 
     /// Returns the errors that were found.
     pub(crate) fn into_errors(self) -> Vec<InvalidEntry> {
-        self.found
+        self.errors
     }
 
     /// Adds an error at a place of the file.
     pub(crate) fn add(&mut self, at: Location, message: String) {
-        self.found.push(InvalidEntry::new(self.source, Some(source_range(at)), message));
+        self.errors.push(InvalidEntry::new(self.source, Some(source_range(at)), message));
     }
 
     /// Returns a value that is parsed from text.
@@ -46,7 +46,7 @@ impl<'s> FieldReader<'s> {
         parsed.map_err(|error| self.add(text.referenced, format!("{name} {error}"))).ok()
     }
 
-    /// Returns the value of one of some words; the default if there is none.
+    /// Returns the value of one of these words; the default if the key is missing.
     pub(crate) fn word<T: Copy + Default, const N: usize>(
         &mut self,
         name: &str,
@@ -64,50 +64,55 @@ impl<'s> FieldReader<'s> {
         T::default()
     }
 
-    /// Returns a length of time, which may be none: `0s`.
-    pub(crate) fn span(&mut self, name: &str, text: Option<Spanned<String>>, usual: Span) -> Span {
-        let Some(text) = text else { return usual };
+    /// Returns a time, which may be `0s`.
+    pub(crate) fn span(
+        &mut self,
+        name: &str,
+        text: Option<Spanned<String>>,
+        default: Span,
+    ) -> Span {
+        let Some(text) = text else { return default };
         match text.value.trim() {
             "0" | "0s" | "0ms" => Span::ZERO,
             value => window_of(value).unwrap_or_else(|_| {
                 let message = format!("{name} must be a time like 5s or 0s, found {value:?}");
                 self.add(text.referenced, message);
-                usual
+                default
             }),
         }
     }
 
-    /// Returns a length of time between a least and a most, which `words` names.
+    /// Returns a time within a range. The last element of the range is its text in the error.
     pub(crate) fn span_within(
         &mut self,
         name: &str,
         text: Option<Spanned<String>>,
-        usual: Span,
-        (least, most, words): (Span, Span, &str),
+        default: Span,
+        (min, max, range): (Span, Span, &str),
     ) -> Span {
-        let Some(text) = text else { return usual };
+        let Some(text) = text else { return default };
         let at = text.referenced;
-        let found = self.span(name, Some(text), usual);
-        if !(least..=most).contains(&found) {
-            self.add(at, format!("{name} must be from {words}, found {found}"));
-            return usual;
+        let found = self.span(name, Some(text), default);
+        if !(min..=max).contains(&found) {
+            self.add(at, format!("{name} must be from {range}, found {found}"));
+            return default;
         }
         found
     }
 
-    /// Returns a whole number, at least one, which may have its digits grouped.
+    /// Returns a whole number from 1 to `max`. Digits may be grouped by `_`.
     pub(crate) fn whole(
         &mut self,
         name: &str,
         text: Option<Spanned<String>>,
-        most: usize,
+        max: usize,
     ) -> Option<usize> {
         let text = text?;
         let number = text.value.replace('_', "").parse().ok();
-        let number = number.filter(|number| (1..=most).contains(number));
+        let number = number.filter(|number| (1..=max).contains(number));
         if number.is_none() {
             let found = &text.value;
-            let wanted = format!("must be a whole number from 1 to {most}, found {found:?}");
+            let wanted = format!("must be a whole number from 1 to {max}, found {found:?}");
             self.add(text.referenced, format!("{name} {wanted}"));
         }
         number

@@ -1,4 +1,4 @@
-//! `store.redis` of `tidegate.yaml`, from what is written to what can be used.
+//! Parses and validates `store.redis` of `tidegate.yaml`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tidegate_core::quota::window_of;
 use tidegate_redis::{Address, RedisConfig, RedisConfigError, Servers, Tls, TlsIdentity};
 
 use super::reader::FieldReader;
-use super::secrets::{RedisSource, Wanted};
+use super::secrets::{RedisSettings, SecretKind};
 
-/// `store.redis` as it is written. It has no `Debug`: it holds passwords.
+/// `store.redis` before validation. It has no `Debug`, because it holds passwords.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawRedis {
@@ -28,7 +28,7 @@ pub(crate) struct RawRedis {
     password_file: Option<Spanned<PathBuf>>,
     secret: Option<Spanned<String>>,
     secret_file: Option<Spanned<PathBuf>>,
-    tls: Option<Spanned<RawTls>>,
+    tls: Option<Spanned<RawRedisTls>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -43,7 +43,7 @@ struct RawSentinel {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawTls {
+struct RawRedisTls {
     ca: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -57,76 +57,79 @@ impl RawRedis {
         at: Location,
         folder: &Path,
         reader: &mut FieldReader<'_>,
-    ) -> Option<RedisSource> {
-        let sentinel_login = self.sentinel.as_mut().and_then(|raw| raw.value.login());
+    ) -> Option<RedisSettings> {
+        let sentinel_login = self.sentinel.as_mut().and_then(|raw| raw.value.take_login());
         let forms = [
-            self.url.map(|raw| Form::new("url", raw, |url| Ok(url.parse()?))),
-            self.cluster.map(|raw| Form::new("cluster", raw, |nodes| cluster(&nodes))),
-            self.sentinel.map(|raw| Form::new("sentinel", raw, RawSentinel::resolve)),
-            self.shards.map(|raw| Form::new("shards", raw, |shards| shards_of(&shards))),
+            self.url.map(|raw| ServersForm::new("url", raw, |url| Ok(url.parse()?))),
+            self.cluster.map(|raw| ServersForm::new("cluster", raw, |nodes| cluster(&nodes))),
+            self.sentinel.map(|raw| ServersForm::new("sentinel", raw, RawSentinel::resolve)),
+            self.shards
+                .map(|raw| ServersForm::new("shards", raw, |shards| independent_shards(&shards))),
         ];
-        let source = only(at, forms, reader).map(RedisSource::new);
-        let mut build = Build { source, folder, reader };
-        build.set(self.timeout, |config, text| Ok(config.with_timeout(length("timeout", &text)?)?));
-        build.set(self.prefix, |config, text| Ok(config.with_prefix(text)?));
-        build.set(self.denial_memory, |config, text| {
+        let source = single_form(at, forms, reader).map(RedisSettings::new);
+        let mut builder = RedisBuilder { source, folder, reader };
+        builder.set(self.timeout, |config, text| {
+            Ok(config.with_timeout(parse_time("timeout", &text)?)?)
+        });
+        builder.set(self.prefix, |config, text| Ok(config.with_prefix(text)?));
+        builder.set(self.denial_memory, |config, text| {
             let memory = match text.as_str() {
                 "off" | "0" | "0s" | "0ms" => Duration::ZERO,
-                text => length("denial_memory", text)?,
+                text => parse_time("denial_memory", text)?,
             };
             Ok(config.with_denial_memory(memory)?)
         });
-        build.set(self.database, |config, text| match text.parse() {
+        builder.set(self.database, |config, text| match text.parse() {
             Ok(number) => Ok(config.with_database(number)?),
-            Err(_) => Err(Reason(format!("database must be a number, found {text:?}"))),
+            Err(_) => Err(SettingError(format!("database must be a number, found {text:?}"))),
         });
-        build.set(self.user, |config, text| Ok(config.with_user(text)?));
-        build.set(self.tls, |config, tls| Ok(config.with_tls(tls.resolve(folder)?)?));
-        build.secret(Wanted::Password, self.password, self.password_file);
-        build.secret(Wanted::FleetSecret, self.secret, self.secret_file);
+        builder.set(self.user, |config, text| Ok(config.with_user(text)?));
+        builder.set(self.tls, |config, tls| Ok(config.with_tls(tls.resolve(folder)?)?));
+        builder.secret(SecretKind::Password, self.password, self.password_file);
+        builder.secret(SecretKind::FleetSecret, self.secret, self.secret_file);
         if let Some((user, password, file)) = sentinel_login {
-            build.secret(Wanted::SentinelLogin { user }, password, file);
+            builder.secret(SecretKind::SentinelLogin { user }, password, file);
         }
-        build.source
+        builder.source
     }
 }
 
-/// Why a setting can't be used; never with a password in it.
-struct Reason(String);
+/// The error of a setting. It never contains a password.
+struct SettingError(String);
 
-impl From<RedisConfigError> for Reason {
+impl From<RedisConfigError> for SettingError {
     fn from(error: RedisConfigError) -> Self {
         Self(error.to_string())
     }
 }
 
-/// One of the ways to say which servers there are.
-struct Form {
+/// One of the keys that name the servers: `url`, `cluster`, `sentinel` or `shards`.
+struct ServersForm {
     name: &'static str,
     at: Location,
-    config: Result<RedisConfig, Reason>,
+    config: Result<RedisConfig, SettingError>,
 }
 
-impl Form {
+impl ServersForm {
     fn new<T>(
         name: &'static str,
         raw: Spanned<T>,
-        resolve: impl FnOnce(T) -> Result<RedisConfig, Reason>,
+        resolve: impl FnOnce(T) -> Result<RedisConfig, SettingError>,
     ) -> Self {
         Self { name, at: raw.referenced, config: resolve(raw.value) }
     }
 }
 
-/// The one form that is given, if it is one and can be used.
-fn only(
+/// Returns the configuration of the only form. No form, several forms or an invalid one add an error.
+fn single_form(
     at: Location,
-    forms: [Option<Form>; 4],
+    forms: [Option<ServersForm>; 4],
     reader: &mut FieldReader<'_>,
 ) -> Option<RedisConfig> {
-    let mut given: Vec<Form> = forms.into_iter().flatten().collect();
+    let mut given: Vec<ServersForm> = forms.into_iter().flatten().collect();
     match (given.pop(), given.as_slice()) {
-        (Some(Form { name, at, config }), []) => config
-            .map_err(|Reason(reason)| reader.add(at, format!("store.redis.{name}: {reason}")))
+        (Some(ServersForm { name, at, config }), []) => config
+            .map_err(|SettingError(reason)| reader.add(at, format!("store.redis.{name}: {reason}")))
             .ok(),
         (last, others) => {
             let names: Vec<&str> = others.iter().chain(&last).map(|form| form.name).collect();
@@ -138,13 +141,13 @@ fn only(
     }
 }
 
-fn cluster(nodes: &[String]) -> Result<RedisConfig, Reason> {
+fn cluster(nodes: &[String]) -> Result<RedisConfig, SettingError> {
     let nodes = nodes.iter().map(|text| Address::parse(text, Address::REDIS_PORT));
     Ok(RedisConfig::new(Servers::Cluster(nodes.collect::<Result<_, _>>()?))?)
 }
 
-/// Shards by their URLs, or by their addresses alone.
-fn shards_of(shards: &[String]) -> Result<RedisConfig, Reason> {
+/// Parses shards, each a URL or an address.
+fn independent_shards(shards: &[String]) -> Result<RedisConfig, SettingError> {
     let shards = shards.iter().map(|text| {
         if text.contains("://") {
             return text.parse();
@@ -154,22 +157,22 @@ fn shards_of(shards: &[String]) -> Result<RedisConfig, Reason> {
     Ok(RedisConfig::shards(shards.collect::<Result<Vec<_>, _>>()?)?)
 }
 
-/// Who to be to sentinels: a user, and a password or the file it is in.
+/// The user for the sentinels, with a password or its file.
 type SentinelLogin = (Option<String>, Option<Spanned<String>>, Option<Spanned<PathBuf>>);
 
 impl RawSentinel {
-    fn resolve(self) -> Result<RedisConfig, Reason> {
+    fn resolve(self) -> Result<RedisConfig, SettingError> {
         let sentinels = self.addresses.iter();
         let sentinels = sentinels.map(|text| Address::parse(text, Address::SENTINEL_PORT));
         let sentinels = sentinels.collect::<Result<_, _>>()?;
         if self.user.is_some() {
-            return Err(Reason("user must come with a password, found none".to_owned()));
+            return Err(SettingError("user needs a password, found none".to_owned()));
         }
         Ok(RedisConfig::new(Servers::Sentinel { sentinels, master: self.master })?)
     }
 
-    /// Takes the login out, if there is a whole one.
-    fn login(&mut self) -> Option<SentinelLogin> {
+    /// Takes the login out, if it has a password.
+    fn take_login(&mut self) -> Option<SentinelLogin> {
         if self.password.is_none() && self.password_file.is_none() {
             return None;
         }
@@ -177,8 +180,8 @@ impl RawSentinel {
     }
 }
 
-impl RawTls {
-    fn resolve(self, folder: &Path) -> Result<Tls, Reason> {
+impl RawRedisTls {
+    fn resolve(self, folder: &Path) -> Result<Tls, SettingError> {
         let path = |path: PathBuf| folder.join(path);
         let identity = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => {
@@ -188,61 +191,61 @@ impl RawTls {
             (certificate, _) => {
                 let found = if certificate.is_some() { "certificate" } else { "key" };
                 let wanted = "both or neither of certificate and key";
-                return Err(Reason(format!("tls must have {wanted}, found {found}")));
+                return Err(SettingError(format!("tls must have {wanted}, found {found}")));
             }
         };
         Ok(Tls { ca: self.ca.map(path), identity })
     }
 }
 
-fn length(setting: &str, text: &str) -> Result<Duration, Reason> {
-    let length = window_of(text).map(Duration::from);
-    length.map_err(|_| Reason(format!("{setting} must be like 25ms or 1s, found {text:?}")))
+fn parse_time(setting: &str, text: &str) -> Result<Duration, SettingError> {
+    let time = window_of(text).map(Duration::from);
+    time.map_err(|_| SettingError(format!("{setting} must be like 25ms or 1s, found {text:?}")))
 }
 
-/// A configuration to which one setting after another is added.
-struct Build<'w, 's> {
-    /// Nothing when a setting before this one was invalid; the others are checked all the same, for
-    /// as long as there are servers to set them for.
-    source: Option<RedisSource>,
+/// Applies settings to a configuration, one after another.
+struct RedisBuilder<'w, 's> {
+    /// `None` if the servers are invalid; settings are then not checked. An invalid setting leaves it unchanged.
+    source: Option<RedisSettings>,
     folder: &'w Path,
     reader: &'w mut FieldReader<'s>,
 }
 
-impl Build<'_, '_> {
+impl RedisBuilder<'_, '_> {
+    /// Applies a setting, or adds its error.
     fn set<T>(
         &mut self,
         raw: Option<Spanned<T>>,
-        set: impl FnOnce(RedisConfig, T) -> Result<RedisConfig, Reason>,
+        set: impl FnOnce(RedisConfig, T) -> Result<RedisConfig, SettingError>,
     ) {
         let (Some(raw), Some(source)) = (raw, &mut self.source) else { return };
         match set(source.config.clone(), raw.value) {
             Ok(config) => source.config = config,
-            Err(Reason(reason)) => {
+            Err(SettingError(reason)) => {
                 self.reader.add(raw.referenced, format!("store.redis: {reason}"));
             }
         }
     }
 
-    /// A secret that is here, or in a file that is read when it is needed.
+    /// Applies a secret of the configuration, or notes the file that [`RedisSettings::load`] reads it from.
     fn secret(
         &mut self,
-        wanted: Wanted,
-        here: Option<Spanned<String>>,
+        kind: SecretKind,
+        inline: Option<Spanned<String>>,
         file: Option<Spanned<PathBuf>>,
     ) {
-        match (here, file) {
-            (Some(here), Some(_)) => {
-                let name = wanted.name();
+        match (inline, file) {
+            (Some(inline), Some(_)) => {
+                let name = kind.name();
                 let message = format!("store.redis must have {name} or {name}_file, found both");
-                self.reader.add(here.referenced, message);
+                self.reader.add(inline.referenced, message);
             }
-            (Some(here), None) => {
-                self.set(Some(here), |config, secret| Ok(wanted.put(config, secret)?));
+            (Some(inline), None) => {
+                self.set(Some(inline), |config, secret| Ok(kind.apply(config, secret)?));
             }
             (None, Some(file)) => {
                 if let Some(source) = &mut self.source {
-                    source.files.push((wanted, self.folder.join(file.value)));
+                    source.files.push((kind, self.folder.join(file.value)));
                 }
             }
             (None, None) => {}

@@ -1,4 +1,4 @@
-//! `resp` of `tidegate.yaml`: what clients of the RESP listener have to say before they are answered.
+//! Parses `resp` of `tidegate.yaml`: the password of the RESP listener.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use tidegate_service::config_error::ConfigError;
 
 use crate::config::environment;
 use crate::config::reader::FieldReader;
-use crate::config::secrets::in_file;
+use crate::config::secrets::read_secret;
 
-/// Has the password where the configuration has none.
-const VARIABLE: &str = "TIDEGATE_RESP_PASSWORD";
+/// Variable with the password, for when the configuration has none.
+const PASSWORD_VARIABLE: &str = "TIDEGATE_RESP_PASSWORD";
 
-/// `resp` as it is written. It has no `Debug`: it holds a password.
+/// `resp` before validation. It has no `Debug`, because it holds a password.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawResp {
@@ -22,13 +22,13 @@ pub(crate) struct RawResp {
     password_file: Option<Spanned<PathBuf>>,
 }
 
-/// Where the password is.
+/// The place of the password.
 #[derive(Debug, Default)]
 pub(crate) enum RespPassword {
-    /// In the environment, or nowhere.
+    /// In `TIDEGATE_RESP_PASSWORD`, which may be unset.
     #[default]
-    Elsewhere,
-    Here(Secret),
+    Environment,
+    Inline(Secret),
     File(PathBuf),
 }
 
@@ -36,34 +36,33 @@ impl RawResp {
     /// Returns the resolved form; its errors are added to `reader`. Paths are relative to `folder`.
     pub(crate) fn resolve(self, folder: &Path, reader: &mut FieldReader<'_>) -> RespPassword {
         match (self.password, self.password_file) {
-            (None, None) => RespPassword::Elsewhere,
+            (None, None) => RespPassword::Environment,
             (None, Some(file)) => RespPassword::File(folder.join(file.value)),
             (Some(password), None) if password.value.is_empty() => {
-                let message = "resp.password must be some text, found none";
+                let message = "resp.password must not be empty, found no text";
                 reader.add(password.referenced, message.to_owned());
-                RespPassword::Elsewhere
+                RespPassword::Environment
             }
-            (Some(password), None) => RespPassword::Here(Secret::from(password.value)),
+            (Some(password), None) => RespPassword::Inline(Secret::from(password.value)),
             (Some(password), Some(_)) => {
                 let message = "resp must have password or password_file, found both";
                 reader.add(password.referenced, message.to_owned());
-                RespPassword::Elsewhere
+                RespPassword::Environment
             }
         }
     }
 }
 
 impl RespPassword {
-    /// The password, if the listener has one.
+    /// Loads the password; `None` if the listener has none.
     ///
     /// # Errors
-    /// Its file can't be read, or has nothing in it: a listener that was to have a password is not opened
-    /// without one.
+    /// The file can't be read or is empty. An empty file must not open the listener without a password.
     pub(crate) fn load(self) -> Result<Option<Secret>, ConfigError> {
         match self {
-            Self::Elsewhere => Ok(environment(VARIABLE)?.map(Secret::from)),
-            Self::Here(password) => Ok(Some(password)),
-            Self::File(path) => match in_file(&path)? {
+            Self::Environment => Ok(environment(PASSWORD_VARIABLE)?.map(Secret::from)),
+            Self::Inline(password) => Ok(Some(password)),
+            Self::File(path) => match read_secret(&path)? {
                 empty if empty.is_empty() => {
                     let reason = "a password is wanted, found nothing".to_owned();
                     Err(ConfigError::Unreadable { path, reason })

@@ -1,4 +1,4 @@
-//! `rules` of `tidegate.yaml` and `--rules`: where rules come from.
+//! Parses the source of rules: `rules` of `tidegate.yaml`, and `--rules`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use tidegate_service::config_error::ConfigError;
 use tidegate_service::rules::{RuleSource, RulesRedis, RulesUrl};
 
 use super::reader::{FieldReader, folder};
-use super::secrets::RedisSource;
+use super::secrets::RedisSettings;
 use super::{client_tls, environment};
 
-/// Has what the server of `rules.url` is shown.
+/// Variable with the bearer token for `rules.url`.
 pub(crate) const TOKEN_VARIABLE: &str = "TIDEGATE_RULES_TOKEN";
 
-/// `rules` as it is written.
+/// `rules` before validation.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawRules {
@@ -44,15 +44,15 @@ impl RawRules {
             given.push(("file", Some(RuleSource::File(folder(path).join(file)))));
         }
         if let Some(redis) = self.redis {
-            let source = of_redis(&redis.value);
-            let noted = source.map_err(|error| reader.add(redis.referenced, error));
-            given.push(("redis", noted.ok().map(RuleSource::Redis)));
+            let source = redis_source(&redis.value);
+            let source = source.map_err(|error| reader.add(redis.referenced, error));
+            given.push(("redis", source.ok().map(RuleSource::Redis)));
         }
         if let Some(url) = self.url {
             let source = url_source(&url.value);
-            let said = |error| format!("rules.url {error}");
-            let noted = source.map_err(|error| reader.add(url.referenced, said(error)));
-            given.push(("url", noted.ok().map(RuleSource::Url)));
+            let message = |error| format!("rules.url {error}");
+            let source = source.map_err(|error| reader.add(url.referenced, message(error)));
+            given.push(("url", source.ok().map(RuleSource::Url)));
         }
         if self.inline.is_some() {
             given.push(("inline", Some(RuleSource::Inline(Box::default()))));
@@ -72,8 +72,8 @@ impl RawRules {
     }
 }
 
-/// Reads `true`, for the store's Redis, or the URL of another.
-fn of_redis(text: &str) -> Result<RulesRedis, String> {
+/// Parses `rules.redis`: `true` for the Redis of the store, or a URL.
+fn redis_source(text: &str) -> Result<RulesRedis, String> {
     if text == "true" {
         return Ok(RulesRedis::OfStore);
     }
@@ -94,13 +94,13 @@ fn url_source(text: &str) -> Result<RulesUrl, String> {
     }
 }
 
-/// Reads `--rules`: a URL, or else a file.
+/// Parses `--rules`: a URL, else a file.
 ///
 /// # Errors
-/// It is a URL that can't be used. The error shows no part of it that may be a password.
-pub(crate) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> {
+/// The URL is invalid. The error contains no part that may be a password.
+pub(crate) fn source_of_flag(value: &Secret) -> Result<RuleSource, ConfigError> {
     let invalid = |reason| ConfigError::NotInFile { place: "--rules", reason };
-    let text = place.reveal();
+    let text = value.reveal();
     match text.split_once("://") {
         Some(("http" | "https", _)) => Ok(RuleSource::Url(url_source(text).map_err(invalid)?)),
         Some((scheme, _)) if scheme.starts_with("redis") => {
@@ -112,14 +112,14 @@ pub(crate) fn source_of_flag(place: &Secret) -> Result<RuleSource, ConfigError> 
     }
 }
 
-/// Returns the source with its secrets, which are in the environment or in files.
+/// Loads the secrets of a source from the environment.
 ///
 /// # Errors
 /// A secret can't be read.
 pub(crate) fn load_source(source: RuleSource) -> Result<RuleSource, ConfigError> {
     Ok(match source {
         RuleSource::Redis(RulesRedis::Own(config)) => {
-            RuleSource::Redis(RulesRedis::Own(Box::new(RedisSource::new(*config).load()?)))
+            RuleSource::Redis(RulesRedis::Own(Box::new(RedisSettings::new(*config).load()?)))
         }
         RuleSource::Url(from) => {
             let token = environment(TOKEN_VARIABLE)?.map(Secret::from);

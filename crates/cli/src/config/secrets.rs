@@ -1,4 +1,4 @@
-//! Passwords and the fleet secret: in files that the configuration names, or in the environment.
+//! Loads passwords and the fleet secret from files or from the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -6,65 +6,66 @@ use crate::config::environment;
 use tidegate_redis::{RedisConfig, RedisConfigError, Secret};
 use tidegate_service::config_error::{ConfigError, read_file};
 
-/// Has a password where neither the URL nor the configuration has one.
+/// Variable with the Redis password, for when neither the URL nor the configuration has one.
 pub(crate) const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
-/// Has a fleet secret where the configuration has none.
+/// Variable with the fleet secret, for when the configuration has none.
 const SECRET_VARIABLE: &str = "TIDEGATE_REDIS_SECRET";
 
-/// Redis as the configuration says, before the secrets are there that are kept elsewhere.
+/// The settings of Redis before secrets are loaded from files and the environment.
 #[derive(Debug)]
-pub(crate) struct RedisSource {
+pub(crate) struct RedisSettings {
     pub(crate) config: RedisConfig,
-    pub(crate) files: Vec<(Wanted, PathBuf)>,
+    /// Files with secrets.
+    pub(crate) files: Vec<(SecretKind, PathBuf)>,
 }
 
-/// What a secret is for.
+/// The use of a secret.
 #[derive(Clone, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum SecretKind {
     Password,
     FleetSecret,
     SentinelLogin { user: Option<String> },
 }
 
-impl RedisSource {
+impl RedisSettings {
     pub(crate) fn new(config: RedisConfig) -> Self {
         Self { config, files: Vec::new() }
     }
 
-    /// What `--redis` says.
+    /// Parses the URL of `--redis`.
     ///
     /// # Errors
-    /// It is no URL of servers. The error shows no part of it that may be a password.
-    pub(crate) fn of_flag(url: &Secret) -> Result<Self, ConfigError> {
-        url.reveal().parse().map(Self::new).map_err(said_by("--redis"))
+    /// The URL is invalid. The error contains no part that may be a password.
+    pub(crate) fn from_flag(url: &Secret) -> Result<Self, ConfigError> {
+        url.reveal().parse().map(Self::new).map_err(invalid_at("--redis"))
     }
 
-    /// Fetches the secrets: from the files that are named, else from the environment.
+    /// Loads the secrets from their files, else from the environment.
     ///
     /// # Errors
-    /// A file can't be read, or what is found can't be a secret.
+    /// A file can't be read, or its content is not a valid secret.
     pub(crate) fn load(self) -> Result<RedisConfig, ConfigError> {
         let mut config = self.config;
-        for (wanted, path) in self.files {
-            let put = wanted.put(config, in_file(&path)?);
-            config = put.map_err(|error| unusable(&path, &error))?;
+        for (kind, path) in self.files {
+            let applied = kind.apply(config, read_secret(&path)?);
+            config = applied.map_err(|error| invalid_secret(&path, &error))?;
         }
         if !config.has_password()
             && let Some(password) = environment(PASSWORD_VARIABLE)?
         {
-            config = config.with_password(password).map_err(said_by(PASSWORD_VARIABLE))?;
+            config = config.with_password(password).map_err(invalid_at(PASSWORD_VARIABLE))?;
         }
         if !config.has_fleet_secret()
             && let Some(secret) = environment(SECRET_VARIABLE)?
         {
-            config = config.with_fleet_secret(secret).map_err(said_by(SECRET_VARIABLE))?;
+            config = config.with_fleet_secret(secret).map_err(invalid_at(SECRET_VARIABLE))?;
         }
         Ok(config)
     }
 }
 
-impl Wanted {
-    /// The key that has it in the configuration.
+impl SecretKind {
+    /// Returns the key of the configuration.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Password => "password",
@@ -73,8 +74,8 @@ impl Wanted {
         }
     }
 
-    /// The configuration with the secret.
-    pub(crate) fn put(
+    /// Adds the secret to the configuration.
+    pub(crate) fn apply(
         self,
         config: RedisConfig,
         secret: impl Into<Secret>,
@@ -87,17 +88,17 @@ impl Wanted {
     }
 }
 
-/// A secret in a file of its own. The end of its line does not belong to it.
-pub(crate) fn in_file(path: &Path) -> Result<String, ConfigError> {
+/// Reads a secret from its file. Line breaks at the end are removed.
+pub(crate) fn read_secret(path: &Path) -> Result<String, ConfigError> {
     const MAX_LENGTH: usize = 4_096;
     let text = read_file(path, MAX_LENGTH)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-fn unusable(path: &Path, error: &RedisConfigError) -> ConfigError {
+fn invalid_secret(path: &Path, error: &RedisConfigError) -> ConfigError {
     ConfigError::Unreadable { path: path.to_owned(), reason: error.to_string() }
 }
 
-fn said_by(place: &'static str) -> impl Fn(RedisConfigError) -> ConfigError {
+fn invalid_at(place: &'static str) -> impl Fn(RedisConfigError) -> ConfigError {
     move |error| ConfigError::NotInFile { place, reason: error.to_string() }
 }

@@ -1,4 +1,4 @@
-//! `tls` of `tidegate.yaml`, from what is written to what can be used.
+//! Parses and validates `tls` of `tidegate.yaml`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use tidegate_rules::did_you_mean;
 
 use crate::config::reader::FieldReader;
 
-/// The listeners that can speak TLS.
+/// The listeners that support TLS.
 pub(crate) const LISTENERS: [&str; 5] = ["http", "grpc", "resp", "admin", "gateway"];
 
-/// `tls` as it is written.
+/// `tls` before validation.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawTls {
@@ -22,7 +22,7 @@ pub(crate) struct RawTls {
     listeners: Option<Vec<Spanned<String>>>,
 }
 
-/// Which listeners speak TLS, and how.
+/// The files for TLS, and the listeners that use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsConfig {
     files: TlsFiles,
@@ -30,8 +30,8 @@ pub(crate) struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// What a listener needs to speak TLS, if it is to.
-    pub(crate) fn of(&self, listener: &str) -> Option<&TlsFiles> {
+    /// Returns the files, if the listener uses TLS.
+    pub(crate) fn files_for(&self, listener: &str) -> Option<&TlsFiles> {
         self.listeners.iter().any(|name| name == listener).then_some(&self.files)
     }
 }
@@ -46,7 +46,7 @@ impl RawTls {
         reader: &mut FieldReader<'_>,
     ) -> Option<TlsConfig> {
         let (Some(certificate), Some(key)) = (self.certificate, self.key) else {
-            reader.add(at, "tls must have certificate and key, found one at the most".to_owned());
+            reader.add(at, "tls must have certificate and key, found at most one".to_owned());
             return None;
         };
         let mut listeners = Vec::new();

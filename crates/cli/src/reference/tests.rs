@@ -1,4 +1,4 @@
-//! The committed reference is what is made here, and agrees with what reads the files.
+//! The committed reference is current, and the schemas agree with the parsers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,30 @@ use super::*;
 use crate::config::ConfigFile;
 
 const EDITORS: &str =
-    "Editors that know JSON Schema complete and check these files, when the first line of one is";
+    "Editors that support JSON Schema complete and check a file whose first line is";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference")
 }
 
 fn files() -> [(&'static str, String); 4] {
-    let (rules, config) = (Subject::Rules.schema(), Subject::Config.schema());
+    let (rules, config) = (SchemaKind::Rules.schema(), SchemaKind::Config.schema());
     let intro = |file: &str, more: &str| {
         let schema = format!(
             "https://raw.githubusercontent.com/tidegate/tidegate/main/docs/reference/{file}"
         );
         let served = format!(
-            "A server has the same at `/v1/schema/{}` on its admin listener",
+            "A server returns the same schema at `/v1/schema/{}` on its admin listener",
             file.replace(".schema", "")
         );
         format!(
             "{EDITORS}\n\n```yaml\n# yaml-language-server: $schema={schema}\n```\n\n{served}, and \
-             `tidegate validate --schema {}` prints it. This page is made of it (`make reference`). {more}",
+             `tidegate validate --schema {}` prints it. This page is generated from it (`make reference`). {more}",
             file.split('.').next().unwrap_or_default()
         )
     };
-    let rules_more = "[The guide](../guide/rules.md) says it with examples.";
-    let config_more = "The parts of a rule are [on their own page](rules.md).";
+    let rules_more = "[The guide](../guide/rules.md) explains rules with examples.";
+    let config_more = "The keys of a rule are [on a separate page](rules.md).";
     [
         ("rules.schema.json", rules.to_json()),
         ("config.schema.json", config.to_json()),
@@ -47,26 +47,26 @@ fn files() -> [(&'static str, String); 4] {
 }
 
 #[test]
-fn the_committed_reference_is_not_stale() {
+fn committed_reference_is_current() {
     let write = std::env::var_os("TIDEGATE_REFERENCE").is_some_and(|value| value == "write");
-    for (name, made) in files() {
+    for (name, generated) in files() {
         let path = folder().join(name);
         if write {
             std::fs::create_dir_all(folder()).unwrap();
-            std::fs::write(&path, &made).unwrap();
+            std::fs::write(&path, &generated).unwrap();
         }
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(committed == made, "docs/reference/{name} is stale: make reference");
+        assert!(committed == generated, "docs/reference/{name} is stale: make reference");
     }
 }
 
-fn validator(subject: Subject) -> Validator {
+fn validator(subject: SchemaKind) -> Validator {
     let schema: Value = serde_json::from_str(&subject.schema().to_json()).unwrap();
     jsonschema::draft202012::meta::validate(&schema).unwrap();
     jsonschema::draft202012::new(&schema).unwrap()
 }
 
-/// Visits a schema and everything in it.
+/// Visits a schema and all nested schemas.
 fn each<'s>(schema: &'s Schema, place: &str, visit: &mut impl FnMut(&str, &'s Schema)) {
     visit(place, schema);
     let inner = schema.keys().chain(schema.parts());
@@ -76,8 +76,8 @@ fn each<'s>(schema: &'s Schema, place: &str, visit: &mut impl FnMut(&str, &'s Sc
 }
 
 #[test]
-fn every_key_says_what_it_is_for_and_has_an_example_that_fits() {
-    for subject in [Subject::Rules, Subject::Config] {
+fn every_key_has_a_description_and_a_valid_example() {
+    for subject in [SchemaKind::Rules, SchemaKind::Config] {
         let schema = subject.schema();
         let whole: Value = serde_json::from_str(&schema.to_json()).unwrap();
         each(&schema, "", &mut |place, schema| {
@@ -95,32 +95,32 @@ fn every_key_says_what_it_is_for_and_has_an_example_that_fits() {
     }
 }
 
-/// A YAML text as an editor understands it: `off` is a word there.
+/// Parses YAML 1.2 like an editor: `off` is a text.
 fn read(text: &str) -> Value {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).unwrap()
 }
 
-fn assert_fits(validator: &Validator, what: &str, text: &str) {
+fn assert_valid(validator: &Validator, name: &str, text: &str) {
     let document = read(text);
     let errors: Vec<String> = validator
         .iter_errors(&document)
         .map(|error| format!("{} at {}", error, error.instance_path()))
         .collect();
-    assert!(errors.is_empty(), "{what}: {errors:#?}\n{text}");
+    assert!(errors.is_empty(), "{name}: {errors:#?}\n{text}");
 }
 
-/// The YAML blocks of the guide, and the files that are there to be copied.
+/// Returns the YAML blocks of the guide, and the YAML files of `deploy` and of the fuzz seeds.
 fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = Vec::new();
-    let mut waiting =
+    let mut folders =
         vec![root.join("docs/guide"), root.join("deploy"), root.join("fuzz/seeds/rules")];
-    while let Some(folder) = waiting.pop() {
+    while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.display().to_string();
             match path.extension().and_then(|kind| kind.to_str()) {
-                _ if path.is_dir() => waiting.push(path),
+                _ if path.is_dir() => folders.push(path),
                 Some("md") => {
                     let text = std::fs::read_to_string(&path).unwrap();
                     let blocks = text.split("```yaml\n").skip(1);
@@ -136,27 +136,29 @@ fn documents() -> Vec<(String, String)> {
 }
 
 #[test]
-fn whatever_is_shown_or_shipped_fits_the_schemas() {
-    let (rules, config) = (validator(Subject::Rules), validator(Subject::Config));
+fn documented_and_shipped_files_fit_the_schemas() {
+    let (rules, config) = (validator(SchemaKind::Rules), validator(SchemaKind::Config));
     let mut seen = [0, 0];
     for (name, text) in documents() {
         if RuleSet::parse(&name, &text).is_ok() {
-            assert_fits(&rules, &name, &text);
+            assert_valid(&rules, &name, &text);
             seen[0] += 1;
         } else if ConfigFile::parse(Path::new(&name), &text).is_ok() {
-            assert_fits(&config, &name, &text);
+            assert_valid(&config, &name, &text);
             seen[1] += 1;
         }
     }
     assert!(seen[0] > 5 && seen[1] > 10, "{seen:?}");
 }
 
-/// Whether the reader takes the shape of a document; what its values mean is another question.
-fn has_the_shape(subject: Subject, document: &Value) -> Result<(), String> {
+/// Checks that the parser accepts the structure of a document. Invalid values are ignored.
+fn check_structure(subject: SchemaKind, document: &Value) -> Result<(), String> {
     let text = document.to_string();
     let error = match subject {
-        Subject::Rules => RuleSet::parse("rules.yaml", &text).err().map(|error| error.to_string()),
-        Subject::Config => ConfigFile::parse(Path::new("tidegate.yaml"), &text)
+        SchemaKind::Rules => {
+            RuleSet::parse("rules.yaml", &text).err().map(|error| error.to_string())
+        }
+        SchemaKind::Config => ConfigFile::parse(Path::new("tidegate.yaml"), &text)
             .err()
             .map(|error| error.to_string()),
     };
@@ -174,14 +176,14 @@ fn has_the_shape(subject: Subject, document: &Value) -> Result<(), String> {
     }
 }
 
-/// A document made of a schema's own keys and examples, as `choose` says.
-fn made(
+/// Returns a document from the keys and examples of a schema. `choose` selects among them.
+fn generate(
     schema: &Schema,
     parts: &BTreeMap<&str, &Schema>,
     choose: &mut dyn FnMut(usize) -> usize,
 ) -> Value {
     if let Some(part) = schema.keyword("$ref").and_then(Value::as_str) {
-        return made(parts[part.trim_start_matches("#/$defs/")], parts, choose);
+        return generate(parts[part.trim_start_matches("#/$defs/")], parts, choose);
     }
     let (examples, deeper) =
         (schema.examples(), schema.keys().len() > 0 || schema.items().is_some());
@@ -192,23 +194,26 @@ fn made(
         return words[choose(words.len())].clone();
     }
     if !schema.choices().is_empty() {
-        return made(&schema.choices()[choose(schema.choices().len())], parts, choose);
+        return generate(&schema.choices()[choose(schema.choices().len())], parts, choose);
     }
     if let Some(items) = schema.items() {
-        return (0..1 + choose(2)).map(|_| made(items, parts, choose)).collect();
+        return (0..1 + choose(2)).map(|_| generate(items, parts, choose)).collect();
     }
     if schema.keys().len() > 0 {
         let mut map = Map::new();
         for (name, value) in schema.keys() {
             if schema.requires(name) || choose(4) == 0 {
-                map.insert(name.to_owned(), made(value, parts, choose));
+                map.insert(name.to_owned(), generate(value, parts, choose));
             }
         }
         return map.into();
     }
     if let Some(others) = schema.others() {
         let keys = (0..choose(3)).map(|index| format!("key-{index}"));
-        return keys.map(|key| (key, made(others, parts, choose))).collect::<Map<_, _>>().into();
+        return keys
+            .map(|key| (key, generate(others, parts, choose)))
+            .collect::<Map<_, _>>()
+            .into();
     }
     json!(["a", "10.0.0.0/8", "x:1"][choose(3)])
 }
@@ -217,30 +222,30 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_fits_a_schema_has_the_shape_that_its_reader_takes(
+    fn valid_document_of_a_schema_is_accepted_by_its_parser(
         config in any::<bool>(),
         choices in prop::collection::vec(any::<prop::sample::Index>(), 1..200),
     ) {
-        let subject = if config { Subject::Config } else { Subject::Rules };
+        let subject = if config { SchemaKind::Config } else { SchemaKind::Rules };
         let schema = subject.schema();
         let parts: BTreeMap<&str, &Schema> = schema.parts().collect();
         let mut next = choices.iter().cycle();
         let mut choose = |among: usize| next.next().map_or(0, |choice| choice.index(among));
-        let mut document = made(&schema, &parts, &mut choose);
-        // Two rules may have drawn the same name, which no schema can see.
+        let mut document = generate(&schema, &parts, &mut choose);
+        // A schema can't express that the names of rules are unique.
         let rules = document.get_mut("rules").and_then(Value::as_array_mut);
         for (index, rule) in rules.into_iter().flatten().enumerate() {
             rule["name"] = json!(format!("rule-{index}"));
         }
         let validator = validator(subject);
         if validator.is_valid(&document) {
-            let shape = has_the_shape(subject, &document);
-            prop_assert!(shape.is_ok(), "{document}: {shape:?}");
+            let structure = check_structure(subject, &document);
+            prop_assert!(structure.is_ok(), "{document}: {structure:?}");
         }
     }
 }
 
-/// The same document with a key that nobody knows in each of its maps, one after another.
+/// Returns copies of a document, each with an unknown key in another one of its maps.
 fn with_unknown_keys(document: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     match document {
@@ -249,7 +254,7 @@ fn with_unknown_keys(document: &Value) -> Vec<Value> {
             more.insert("no_such_key".to_owned(), json!({"no": {"such": "thing"}}));
             found.push(more.into());
             for (name, inner) in entries {
-                // Here keys are the author's.
+                // These maps accept any key.
                 if ["match", "limits", "attributes"].contains(&name.as_str()) {
                     continue;
                 }
@@ -275,20 +280,20 @@ fn with_unknown_keys(document: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_key_that_nobody_knows_is_refused_by_schema_and_reader() {
+fn unknown_key_is_rejected_by_schema_and_parser() {
     let mut count = 0;
     for (name, text) in documents() {
         let subject = if RuleSet::parse(&name, &text).is_ok() {
-            Subject::Rules
+            SchemaKind::Rules
         } else if ConfigFile::parse(Path::new(&name), &text).is_ok() {
-            Subject::Config
+            SchemaKind::Config
         } else {
             continue;
         };
         let validator = validator(subject);
         for document in with_unknown_keys(&read(&text)) {
             assert!(!validator.is_valid(&document), "{name}: {document}");
-            assert!(has_the_shape(subject, &document).is_err(), "{name}: {document}");
+            assert!(check_structure(subject, &document).is_err(), "{name}: {document}");
             count += 1;
         }
     }

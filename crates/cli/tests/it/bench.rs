@@ -205,7 +205,7 @@ fn bench_without_any_decision_fails_with_the_reason() {
     let (status, report, notes) = run(&["bench", &server.url(), "--rule", "nope", "-n", "20"]);
     assert_eq!(status, 2, "{notes}");
     assert!(report.contains("20 x status 404: ") && report.contains("nope"), "{report}");
-    assert!(notes.contains("nothing could be measured"), "{notes}");
+    assert!(notes.contains("nothing was measured"), "{notes}");
     let unused = Port::free();
     for listener in ["http", "grpc", "resp"] {
         let url = format!("{listener}://127.0.0.1:{}", unused.number());

@@ -292,7 +292,7 @@ fn configured_token_is_required_for_every_path() {
     assert_eq!(
         stderr,
         "error: authorization: found another token, wanted Bearer and the token of this listener\n\
-         hint: TIDEGATE_TOKEN sets the token that is sent\n"
+         hint: set TIDEGATE_TOKEN to the admin token\n"
     );
     assert_eq!(block("0123456789abcdef", &["add", "user=mallory"]).0, 0);
     let (code, stdout, _) = block("0123456789abcdef", &["list"]);
@@ -310,7 +310,7 @@ fn block_command_adds_lists_and_removes_entries() {
     let url = server.admin_url();
     let block = |arguments: &[&str]| run(&[&["block", "--server", &url], arguments].concat());
     let (code, stdout, stderr) = block(&["list"]);
-    assert_eq!((code, &*stdout, &*stderr), (0, "", "nobody is blocked\n"));
+    assert_eq!((code, &*stdout, &*stderr), (0, "", "no client is blocked\n"));
 
     let (code, stdout, stderr) =
         block(&["add", "192.0.2.0/24", "--for", "100 days", "--reason", "password guessing"]);
@@ -352,7 +352,7 @@ fn block_command_adds_lists_and_removes_entries() {
     assert_eq!(code, 1);
     assert_eq!(
         stderr,
-        "error: 203.0.113.9/32 is not on the list\nhint: tidegate block list shows who is blocked\n"
+        "error: 203.0.113.9/32 is not on the list\nhint: tidegate block list shows the blocked clients\n"
     );
     let (code, _, stderr) = block(&["add", "192.0.2.7/24"]);
     assert_eq!(code, 1);

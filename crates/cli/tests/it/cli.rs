@@ -32,7 +32,7 @@ fn validate_prints_the_bound_of_each_rule() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let (code, stdout, stderr) = run(&["validate", &rules]);
-    assert_eq!((code, stderr), (0, format!("{rules}: 4 rules, fine\n")));
+    assert_eq!((code, stderr), (0, format!("{rules}: 4 rules, valid\n")));
     let expected = "\
 api-per-key: 100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s
   claim.plan \"free\": 10 per 1 s (token_bucket): at most 20 in any 1 s
@@ -40,14 +40,14 @@ api-per-key: 100 per 1 s, burst 200 (token_bucket): at most 300 in any 1 s
   override 1 by api_key until 2200-01-01T00:00:00Z: 5000 per 1 s (token_bucket): at most 10000 in any 1 s
 login: 5 per 60 s (fixed_window): at most 10 in any 60 s, 5 in each window aligned to the clock
   penalty: blocks a client for 10 min after 50 denied requests within 60 s (10 times the limit)
-all: 10 per 1 s, queue 20 (leaky_bucket): at most 11 in any 1 s, in shadow: counts and never denies
+all: 10 per 1 s, queue 20 (leaky_bucket): at most 11 in any 1 s, in shadow mode: counts and never denies
 old: 5 per 1 s (token_bucket): at most 10 in any 1 s, but it is off
 ";
     assert_eq!(stdout, expected);
     // A configuration is validated together with its rules file.
     let config = folder.file("any-name.yaml", "rules: {file: rules.yaml}\nheaders: {ietf: off}\n");
     let (code, stdout, stderr) = run(&["validate", &config]);
-    assert_eq!((code, &*stdout, stderr), (0, expected, format!("{config}: 4 rules, fine\n")));
+    assert_eq!((code, &*stdout, stderr), (0, expected, format!("{config}: 4 rules, valid\n")));
 }
 
 #[test]
@@ -57,9 +57,9 @@ fn validate_counts_routes_and_upstreams_of_a_gateway() {
     let inline = "rules: {inline: [{name: a, limit: 1/s}]}\n";
     let rules = "a: 1 per 1 s (token_bucket): at most 2 in any 1 s\n";
     for (text, stdout, summary) in [
-        (upstream.to_owned(), "", "1 route to 1 upstream, fine, names no rules on this machine"),
-        (format!("{upstream}{inline}"), rules, "1 rule, 1 route to 1 upstream, fine"),
-        ("gateway: {max_wait: 5s}".to_owned(), "", "fine, names no rules on this machine"),
+        (upstream.to_owned(), "", "1 route to 1 upstream, valid, without rules on this machine"),
+        (format!("{upstream}{inline}"), rules, "1 rule, 1 route to 1 upstream, valid"),
+        ("gateway: {max_wait: 5s}".to_owned(), "", "valid, without rules on this machine"),
     ] {
         let config = folder.file("any-name.yaml", &text);
         let printed = run(&["validate", &config]);
@@ -112,7 +112,7 @@ fn validate_reports_every_error_with_its_line() {
     assert_eq!(stdout, "a: 1 per 1 s (token_bucket): at most 2 in any 1 s\n");
     let stderr = without_excerpts(&stderr);
     let lines: Vec<&str> = stderr.lines().collect();
-    assert_eq!(lines[0], format!("{good}: 1 rule, fine"));
+    assert_eq!(lines[0], format!("{good}: 1 rule, valid"));
     assert!(lines[1].starts_with(&format!("{bad}:3: rule \"login\": window must be")), "{stderr}");
     assert!(lines[2].starts_with(&format!("{bad}:4: rule \"api\": limit is missing")), "{stderr}");
     assert!(lines[3].starts_with(&format!("{bad}:5: rule \"api\": rule has no key")), "{stderr}");
@@ -164,7 +164,7 @@ fn validate_reports_the_accepted_values_of_a_setting() {
             "admin:\n  token: not a secret at all",
             "2: admin.token must be letters, digits and signs without spaces, found others",
         ),
-        ("tls: {key: k.pem}", "1: tls must have certificate and key, found one at the most"),
+        ("tls: {key: k.pem}", "1: tls must have certificate and key, found at most one"),
         (
             "tls: {key: k, certificate: c, listeners: [http, side]}",
             "1: tls.listeners must be some of http, grpc, resp, admin, gateway, found \"side\"",
@@ -345,23 +345,23 @@ api-per-key applies
   key      api_key \"partner-1\", of user | api_key
   limit    5000 per 1 s (token_bucket), override 1 by api_key until 2200-01-01T00:00:00Z
   bound    at most 10000 in any 1 s
-  left     all 5000, for a client not seen yet
+  left     all 5000, for a new client
   cost     3, fits
 
 login does not apply
   because  path is \"/v1/orders\", wanted \"/login\"
 
-all applies, in shadow: it counts and never denies
-  key      none, one bucket for all
+all applies, in shadow mode: it counts and never denies
+  key      none, all requests share one bucket
   limit    10 per 1 s, queue 20 (leaky_bucket), the rule's own
   bound    at most 11 in any 1 s
-  left     all 21, for a client not seen yet
+  left     all 21, for a new client
   cost     3, fits
 
 old does not apply
   because  the rule is off
 
-2 of 4 rules apply, and each that enforces must admit it.
+2 of 4 rules apply. Every enforced rule must admit the request.
 "
     );
 }
@@ -384,7 +384,7 @@ a: 1 per 1 s (token_bucket): at most 2 in any 1 s, for 0.5% of its clients
 ";
     assert_eq!(stdout, wanted);
     let (_, inside, _) = run(&["explain", "--rules", &rules("100%"), "/"]);
-    assert!(inside.contains("\na applies, the client is among its 100%\n"), "{inside}");
+    assert!(inside.contains("\na applies, the client is in its rollout of 100%\n"), "{inside}");
     assert!(inside.contains(", override 1 by path for 100% of the clients\n"), "{inside}");
     let (_, outside, _) = run(&["explain", "--rules", &rules("0%"), "/"]);
     let because = "  because  the client is not among the 0% that the rule is rolled out to\n";
@@ -403,11 +403,11 @@ fn explain_accepts_attributes_on_the_command_line() {
     let tier = explain(&["-a", "claim.plan=pro", "-a", "user=u1", "/v1/orders", "--cost", "201"]);
     assert!(tier.contains("  key      user \"u1\", of user | api_key\n"), "{tier}");
     assert!(tier.contains("  limit    100 per 1 s (token_bucket), tier \"pro\" of claim.plan\n"));
-    assert!(tier.contains("  cost     201, more than is ever admitted at once\n"), "{tier}");
+    assert!(tier.contains("  cost     201, more than the limit ever admits at once\n"), "{tier}");
     let none = explain(&["-a", "claim.plan=gold", "/v1/orders"]);
     assert!(none.contains("the rule's own, claim.plan \"gold\" has no tier\n"), "{none}");
     assert!(
-        none.contains("  key      user | api_key is absent, one bucket for all such requests\n")
+        none.contains("  key      user | api_key is absent, all such requests share one bucket\n")
     );
     let login = explain(&["-X", "POST", "-a", "ip=192.0.2.7", "shop.example/login"]);
     assert!(login.contains("  host         shop.example\n"), "{login}");
@@ -499,7 +499,7 @@ fn check_prints_hints_when_the_server_is_unreachable() {
         format!(
             "error: {address} can't be reached: Connection refused (os error 111)\n\
              hint: tidegate serve starts a server\n\
-             hint: --server http://HOST:PORT asks another one\n"
+             hint: --server http://HOST:PORT selects another server\n"
         )
     );
     for url in ["127.0.0.1:8080", "ftp://127.0.0.1", "http://127.0.0.1/v1", ""] {

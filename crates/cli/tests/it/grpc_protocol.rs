@@ -92,7 +92,7 @@ fn call_in_flight_is_answered_before_shutdown() {
     // This call is sent after the head of the first call, so the server has the head when this one is answered.
     assert_eq!(health(&caller, "").unwrap(), ServingStatus::Serving);
     server.signal("TERM");
-    server.note("told to stop");
+    server.note("stop signal");
     release.send(Vec::new()).unwrap();
     let response = caller.runtime.block_on(in_flight).unwrap().unwrap().into_inner();
     // An encoded response with the status NOT_SERVING.

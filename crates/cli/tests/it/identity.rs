@@ -72,7 +72,7 @@ fn untrusted_proxy_is_logged_once_with_the_setting_that_trusts_it() {
     assert!(line.contains("127.0.0.1"), "{line}");
     server.signal("TERM");
     let next = server.note("");
-    assert!(next.contains("told to stop"), "{next}");
+    assert!(next.contains("stop signal"), "{next}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn credentials_are_never_logged() {
     loop {
         let line = server.note("");
         assert!(!line.contains("s3cret") && !line.contains("thirty-two"), "{line}");
-        if line.contains("told to stop") {
+        if line.contains("stop signal") {
             break;
         }
     }

@@ -213,13 +213,13 @@ fn start_logs_the_address_of_the_store() {
     let server = server_on(&format!("{}/3?{LONG_TIMEOUT}", redis.url()));
     let version = env!("CARGO_PKG_VERSION");
     let place = format!("redis://{}/3?timeout=5000ms", redis.address());
-    assert_eq!(server.note("tidegate "), format!("tidegate {version}, spending kept in {place}"));
+    assert_eq!(server.note("tidegate "), format!("tidegate {version}, counting in {place}"));
     // The flag takes precedence over the configuration.
     let folder = Folder::new();
     let config = folder.file("tidegate.yaml", "store: {redis: {cluster: ['127.0.0.1:1']}}");
     let arguments = ["--http", "127.0.0.1:0", "--config", &config, "--redis", &redis.url()];
-    let line = Server::with_arguments(&arguments).note("spending kept");
-    assert_eq!(line, format!("tidegate {version}, spending kept in redis://{}", redis.address()));
+    let line = Server::with_arguments(&arguments).note("counting in");
+    assert_eq!(line, format!("tidegate {version}, counting in redis://{}", redis.address()));
 }
 
 #[test]
@@ -270,8 +270,8 @@ fn redis_password_is_never_logged() {
         }
         let log = log.join("\n");
         assert!(!log.contains("hunter"), "{log}");
-        assert!(log.contains(&format!("spending kept in redis://{address}")), "{log}");
-        let hint = "hint: who lists processes sees the password in --redis";
+        assert!(log.contains(&format!("counting in redis://{address}")), "{log}");
+        let hint = "hint: other users can read the password in --redis";
         assert_eq!(log.contains(hint), is_in_arguments, "{log}");
         let reason = match variable {
             Some(_) => "the password is not accepted",
@@ -387,7 +387,7 @@ fn stopping_server_leaves_the_fleet() {
     wait_for("both nodes have joined", || (fleet_nodes(&redis).len() == 2).then_some(()));
     stopping.signal("TERM");
     assert_eq!(stopping.wait().code(), Some(0));
-    stopping.note("every request under way was answered");
+    stopping.note("all requests completed");
     assert_eq!(fleet_nodes(&redis).len(), 1);
 }
 
@@ -419,7 +419,7 @@ fn unsupported_redis_version_prevents_the_start() {
         stderr,
         format!(
             "error: redis {address}: version 7.0 or later is wanted, found Redis {version}\n\
-             hint: Redis 7 and later will do, and every Valkey\n"
+             hint: Redis 7 or later is required, or any Valkey\n"
         )
     );
 }

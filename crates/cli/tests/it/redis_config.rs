@@ -25,7 +25,7 @@ fn every_form_of_servers_and_every_setting_is_accepted() {
         let (code, _, stderr) = run(&["validate", &config]);
         assert_eq!(
             (code, stderr),
-            (0, format!("{config}: fine, names no rules on this machine\n")),
+            (0, format!("{config}: valid, without rules on this machine\n")),
             "{text}"
         );
     }
@@ -79,7 +79,7 @@ fn store_errors_have_their_line_and_contain_no_secret() {
         ),
         (
             "store: {redis: {sentinel: {addresses: [a], master: m, user: w}}}",
-            vec!["1: store.redis.sentinel: user must come with a password, found none".to_owned()],
+            vec!["1: store.redis.sentinel: user needs a password, found none".to_owned()],
         ),
         (
             "store: {redis: {shards: ['redis://:hunter2@a', 'redis://:hunter3@b']}}",
@@ -171,7 +171,7 @@ fn error_of_an_invalid_redis_flag_contains_no_password() {
         assert_eq!((code, &*stdout), (2, ""), "{url}");
         let mut lines = stderr.lines();
         assert_eq!(lines.next(), Some(&*format!("error: --redis: {error}")));
-        let hint = "hint: --redis takes a URL like redis://127.0.0.1:6379; tidegate serve --help has them all";
+        let hint = "hint: --redis takes a URL like redis://127.0.0.1:6379; tidegate serve --help lists all forms";
         assert_eq!((lines.next(), lines.next()), (Some(hint), None));
         assert!(!stderr.contains("hunter2"), "{stderr}");
     }

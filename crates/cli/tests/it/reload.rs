@@ -110,7 +110,7 @@ fn repeated_sighups_never_end_the_server_and_sigterm_still_drains() {
     let mut idle = server.connect();
     server.signal("TERM");
     server.signal("HUP");
-    server.note("told to stop");
+    server.note("stop signal");
     server.signal("HUP");
     assert_eq!(idle.rest(), "");
     assert_eq!(server.wait().code(), Some(0));
@@ -155,7 +155,7 @@ fn sighup_serves_a_replaced_certificate_at_once() {
     for _ in 0..2 {
         server.signal("HUP");
         server.note("SIGHUP: reading rules, certificates and keys again");
-        server.note("certificate not taken up, the old one stays");
+        server.note("cannot reload certificate, the old one stays active");
     }
     assert!(is_trusted_with(&new.ca));
 }

@@ -271,7 +271,7 @@ fn invalid_password_setting_prevents_the_start() {
             1,
             "resp must have password or password_file, found both",
         ),
-        ("{password: ''}".to_owned(), 1, "resp.password must be some text, found none"),
+        ("{password: ''}".to_owned(), 1, "resp.password must not be empty, found no text"),
         ("{pass: a}".to_owned(), 1, "there is no key \"pass\""),
         (format!("{{password_file: {empty}}}"), 2, "a password is wanted, found nothing"),
         ("{password_file: nowhere}".to_owned(), 2, "No such file"),
@@ -298,8 +298,8 @@ fn error_of_a_used_resp_port_names_its_flag() {
         stderr,
         format!(
             "error: resp can't listen on {address}: the address is already in use\n\
-             hint: --resp 127.0.0.1:0 takes any free port\n\
-             hint: --resp off does without the listener\n"
+             hint: --resp 127.0.0.1:0 uses any free port\n\
+             hint: --resp off disables the listener\n"
         )
     );
 }

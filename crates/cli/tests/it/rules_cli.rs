@@ -54,7 +54,7 @@ fn push_prints_its_changes_and_applies_to_every_node() {
         run_rules(&near, &["push", &first, "--if-version", "0", "--note", "a start – ü%"]);
     assert_eq!((code, pushed_version(&stdout)), (0, 1), "{stderr}");
     assert!(stderr.contains("+ all\n") && stderr.contains("+ api\n"), "{stderr}");
-    assert!(stderr.ends_with("version 1 is in force: 2 rules\n"), "{stderr}");
+    assert!(stderr.ends_with("version 1 is active: 2 rules\n"), "{stderr}");
     assert_eq!(count_admitted(&near, "alice"), 2);
     assert_eq!(run_rules(&near, &["get"]), (0, FIRST_RULES.to_owned(), "version 1\n".to_owned()));
     wait_for("the other node has version 1", || {
@@ -70,7 +70,7 @@ fn push_prints_its_changes_and_applies_to_every_node() {
     }
     let (code, stdout, stderr) = run_rules(&near, &["push", &second, "--dry-run"]);
     assert_eq!((code, &*stdout), (0, ""));
-    assert!(stderr.ends_with("version 1 stays in force, nothing was pushed\n"), "{stderr}");
+    assert!(stderr.ends_with("version 1 stays active, nothing was pushed\n"), "{stderr}");
     assert_eq!(pushed_version(&run_rules(&near, &["get", "--json"]).1), 1);
 
     let (code, stdout, stderr) =
@@ -85,7 +85,7 @@ fn push_prints_its_changes_and_applies_to_every_node() {
     assert_eq!(count_admitted(&near, "dave"), 3);
 
     let (code, stdout, stderr) = run_rules(&near, &["history"]);
-    assert_eq!((code, &*stderr), (0, "* is in force here: version 2\n"));
+    assert_eq!((code, &*stderr), (0, "* is active on this node: version 2\n"));
     let lines: Vec<&str> = stdout.lines().collect();
     let [heading, newest, oldest] = lines.as_slice() else { panic!("{stdout}") };
     assert!(heading.trim_start().starts_with("VERSION"), "{stdout}");
@@ -126,10 +126,10 @@ fn rollback_creates_a_new_version_with_the_old_text() {
     assert_eq!((code, pushed_version(&stdout)), (0, 4));
     assert_eq!(run_rules(&server, &["get"]).1, SECOND_RULES);
     let (code, _, stderr) = run_rules(&server, &["rollback", "4"]);
-    assert_eq!((code, &*stderr), (1, "error: version 4 is in force already\n"));
+    assert_eq!((code, &*stderr), (1, "error: version 4 is already active\n"));
     let (code, _, stderr) = run_rules(&server, &["rollback", "99"]);
     assert_eq!(code, 1);
-    let hint = "hint: tidegate rules history shows which versions are kept\n";
+    let hint = "hint: tidegate rules history lists the available versions\n";
     assert!(stderr.ends_with(hint), "{stderr}");
 }
 
@@ -156,9 +156,8 @@ fn concurrent_pushes_are_stored_or_rejected_with_a_hint() {
             continue;
         }
         assert_eq!((*code, &**stdout), (1, ""));
-        let hint =
-            format!("hint: tidegate rules diff {file} shows what pushing it would change now\n");
-        assert!(stderr.contains(" was pushed meanwhile, yours was not\n"), "{stderr}");
+        let hint = format!("hint: tidegate rules diff {file} shows what a push would change now\n");
+        assert!(stderr.contains(" was pushed in the meantime, nothing was pushed\n"), "{stderr}");
         assert!(stderr.ends_with(&hint), "{stderr}");
     }
     stored.sort_unstable();
@@ -168,7 +167,7 @@ fn concurrent_pushes_are_stored_or_rejected_with_a_hint() {
     assert_eq!(history["versions"].as_array().unwrap().len(), stored.len());
     let (code, _, stderr) = run_rules(&server, &["push", &file, "--if-version", "0"]);
     assert_eq!(code, 1);
-    assert!(stderr.starts_with("error: version 0 must be in force, found "), "{stderr}");
+    assert!(stderr.starts_with("error: active version must be 0, found "), "{stderr}");
 }
 
 #[test]
@@ -190,7 +189,7 @@ fn invalid_document_is_rejected_before_it_is_sent() {
     let config = folder.file("tidegate.yaml", "listen: {http: off}\n");
     let (code, _, stderr) = run(&["rules", "push", &config, "--server", &url]);
     assert_eq!(code, 1);
-    let wanted = format!("error: {config}: a document of rules is wanted, found a configuration\n");
+    let wanted = format!("error: {config}: a rules document is wanted, found a configuration\n");
     assert!(stderr.starts_with(&wanted), "{stderr}");
     let fine = folder.file("fine.yaml", FIRST_RULES);
     let (code, _, stderr) = run(&["rules", "push", &fine, "--server", &url]);
@@ -198,7 +197,7 @@ fn invalid_document_is_rejected_before_it_is_sent() {
     assert!(stderr.starts_with(&format!("error: {address} can't be reached")), "{stderr}");
     let (code, _, stderr) = run(&["rules", "diff", "7", "--server", &url]);
     assert_eq!(code, 2);
-    assert!(stderr.ends_with("hint: to compare versions name two of them\n"), "{stderr}");
+    assert!(stderr.ends_with("hint: name two versions to compare them\n"), "{stderr}");
     let (code, _, stderr) = run(&["rules", "diff", &fine, "7", "--server", &url]);
     assert_eq!(code, 2);
     assert!(stderr.contains("hint: tidegate rules diff 6 7 compares two versions"), "{stderr}");
@@ -240,7 +239,7 @@ fn errors_hint_at_the_admin_listener_and_at_the_token() {
     let server = Server::with_config(config);
     let (code, _, stderr) = run_rules(&server, &["status"]);
     assert_eq!(code, 2);
-    assert!(stderr.ends_with("hint: TIDEGATE_TOKEN sets the token that is sent\n"), "{stderr}");
+    assert!(stderr.ends_with("hint: set TIDEGATE_TOKEN to the admin token\n"), "{stderr}");
     for command in ["get", "push", "diff", "history", "rollback", "status"] {
         let (code, stdout, _) = run(&["rules", command, "--help"]);
         assert_eq!(code, 0);

@@ -18,7 +18,7 @@ fn error_of_a_used_port_names_the_address_and_the_flag() {
         stderr,
         format!(
             "error: http can't listen on {address}: the address is already in use\n\
-             hint: --http 127.0.0.1:0 takes any free port\n"
+             hint: --http 127.0.0.1:0 uses any free port\n"
         )
     );
 }
@@ -34,8 +34,8 @@ fn error_of_a_used_admin_port_names_its_flag() {
         stderr,
         format!(
             "error: admin can't listen on {address}: the address is already in use\n\
-             hint: --admin 127.0.0.1:0 takes any free port\n\
-             hint: --admin off does without the listener\n"
+             hint: --admin 127.0.0.1:0 uses any free port\n\
+             hint: --admin off disables the listener\n"
         )
     );
 }
@@ -47,9 +47,9 @@ fn admin_listener_on_a_public_address_needs_a_token() {
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
         stderr,
-        "error: admin can't listen on 0.0.0.0:0 without a token: whoever reaches it could block anybody\n\
-         hint: admin: {token: …} in the configuration sets one, or TIDEGATE_TOKEN\n\
-         hint: --admin 127.0.0.1:9090 keeps the listener on this machine\n"
+        "error: admin can't listen on 0.0.0.0:0 without a token: any machine could change rules and blocks\n\
+         hint: set admin: {token: …} in the configuration, or TIDEGATE_TOKEN\n\
+         hint: --admin 127.0.0.1:9090 accepts only connections of this machine\n"
     );
     let mut command = crate::kit::tidegate();
     command.env("TIDEGATE_TOKEN", "too short").args(serve);
@@ -65,7 +65,7 @@ fn start_without_any_listener_is_an_error() {
     assert_eq!((code, &*stdout), (2, ""));
     assert_eq!(
         stderr,
-        "error: every listener is off, there is nothing to serve\nhint: --http 127.0.0.1:8080 opens one\n"
+        "error: every listener is off, at least one is wanted\nhint: --http 127.0.0.1:8080 opens the HTTP listener\n"
     );
 }
 
@@ -94,7 +94,7 @@ fn gateway_without_an_upstream_is_an_error_with_a_hint() {
             stderr,
             format!(
                 "error: {setting}: an upstream is wanted, found none\n\
-                 hint: --upstream http://127.0.0.1:3000 names one, as gateway.upstreams does in the \
+                 hint: name one with --upstream http://127.0.0.1:3000, or with gateway.upstreams in the \
                  configuration\n"
             )
         );
@@ -122,7 +122,7 @@ fn printed_curl_commands_work() {
         return;
     }
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    server.note("No rules were given, so these are enforced:");
+    server.note("No --rules, serving sample rules:");
     let run_in_shell = |line: &str| {
         let output = Command::new("sh").args(["-c", line.trim()]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
@@ -162,13 +162,13 @@ fn request_in_flight_is_answered_before_the_exit() {
     // The server sends 100 Continue once it handles the request.
     assert_eq!(busy.receive(false).status, 100);
     server.signal("TERM");
-    server.note("told to stop");
+    server.note("stop signal");
     assert_eq!(idle.rest(), "");
     busy.write(body.as_bytes());
     assert_eq!(busy.receive(false).status, 200);
     assert_eq!(busy.rest(), "");
     assert_eq!(server.wait().code(), Some(0));
-    server.note("every request under way was answered");
+    server.note("all requests completed");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn stopping_server_is_not_ready_but_serves_until_a_second_signal() {
     assert_eq!(server.ask("GET", "/readyz", "").status, 200);
     let mut open_connection = server.connect();
     server.signal("TERM");
-    server.note("told to stop");
+    server.note("stop signal");
     testkit::wait_for("the server to be unready", || {
         (server.ask("GET", "/readyz", "").status == 503).then_some(())
     });

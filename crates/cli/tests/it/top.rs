@@ -118,13 +118,13 @@ fn unreachable_server_is_retried_until_it_answers() {
     let admin = format!("127.0.0.1:{}", port.number());
     let arguments = ["--http", "127.0.0.1:0", "--admin", &admin];
     let session = TopSession::start_at(&format!("http://{admin}"), 100, 24);
-    session.screen.wait_for("away, trying again");
+    session.screen.wait_for("unreachable, retrying");
     let server = Server::with_arguments(&arguments);
     session.screen.wait_until("the server", |text| {
-        text.contains("per-key") && !text.contains("away, trying again")
+        text.contains("per-key") && !text.contains("unreachable, retrying")
     });
     drop(server);
-    let text = session.screen.wait_for("away, trying again");
+    let text = session.screen.wait_for("unreachable, retrying");
     assert!(text.contains("per-key"), "{text}");
     session.screen.press("C-c");
     session.assert_restored();

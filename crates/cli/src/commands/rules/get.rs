@@ -1,37 +1,37 @@
-//! `tidegate rules get`.
+//! `tidegate rules get`: prints the active document.
 
 use clap::Args;
 
-use super::ask::AdminClient;
-use crate::commands::{Ending, Failure, Output};
+use super::admin_client::AdminClient;
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
-/// Prints the document in force, as it was pushed
+/// Prints the active document, as it was pushed
 #[derive(Debug, Args)]
-pub(crate) struct Get {
-    /// An older one, as tidegate rules history lists them
+pub(crate) struct GetCommand {
+    /// Number of an older version; tidegate rules history lists them
     #[arg(long, value_name = "N")]
     version: Option<u64>,
 
-    /// The rules as the server understands them, in JSON
+    /// Prints the parsed rules of the server, in JSON
     #[arg(long, conflicts_with = "version")]
     json: bool,
 }
 
-impl Get {
+impl GetCommand {
     pub(crate) fn run(
         self,
         client: &AdminClient<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Ending, Failure> {
+        output: &mut CommandOutput<'_>,
+    ) -> Result<ExitStatus, CommandError> {
         if self.json {
             output.data(client.read("/v1/rules")?.body);
-            return Ok(Ending::Fine);
+            return Ok(ExitStatus::Success);
         }
         let document = client.document(self.version)?;
         output.text(&document.body);
         if let Some(version) = document.version.or(self.version) {
             output.note(format_args!("version {version}"));
         }
-        Ok(Ending::Fine)
+        Ok(ExitStatus::Success)
     }
 }

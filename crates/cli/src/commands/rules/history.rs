@@ -1,55 +1,56 @@
-//! `tidegate rules history`.
+//! `tidegate rules history`: lists versions.
 
 use clap::Args;
 use tidegate_api::RulesHistory;
 
-use super::ask::{AdminClient, Answer};
+use super::admin_client::{AdminClient, AdminReply};
 use super::status;
-use super::table::{Table, instant};
-use crate::commands::{Ending, Failure, Output};
+use super::table::{TextTable, format_utc};
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
-/// Lists the versions that are kept: who pushed each, when and why
+/// Lists the stored versions with author, time and note
 #[derive(Debug, Args)]
-pub(crate) struct History {
-    /// How many at most
+pub(crate) struct HistoryCommand {
+    /// Most versions to list
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     limit: u32,
 
-    /// As the server answers, in JSON
+    /// Prints the reply of the server, in JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn ask(client: &AdminClient<'_>, limit: u32) -> Result<Answer, Failure> {
+/// Reads the last versions, the newest first.
+pub(crate) fn fetch(client: &AdminClient<'_>, limit: u32) -> Result<AdminReply, CommandError> {
     client.read(&format!("/v1/rules/history?limit={limit}"))
 }
 
-impl History {
+impl HistoryCommand {
     pub(crate) fn run(
         self,
         client: &AdminClient<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Ending, Failure> {
-        let answer = ask(client, self.limit)?;
-        let RulesHistory { versions }: RulesHistory = answer.json()?;
+        output: &mut CommandOutput<'_>,
+    ) -> Result<ExitStatus, CommandError> {
+        let reply = fetch(client, self.limit)?;
+        let RulesHistory { versions }: RulesHistory = reply.json()?;
         if self.json {
-            output.data(answer.body);
-            return Ok(Ending::Fine);
+            output.data(reply.body);
+            return Ok(ExitStatus::Success);
         }
         if versions.is_empty() {
-            output.note("nothing was pushed yet");
-            return Ok(Ending::Fine);
+            output.note("no version was pushed yet");
+            return Ok(ExitStatus::Success);
         }
-        let active_rules = status::ask(client)?.version;
-        let mut table = Table::new(["", "VERSION", "WHEN", "WHO", "BYTES", "NOTE"]);
+        let active_version = status::fetch(client)?.version;
+        let mut table = TextTable::new(["", "VERSION", "WHEN", "AUTHOR", "BYTES", "NOTE"]);
         for version in &versions {
-            let mark = if version.version == active_rules { "*" } else { "" };
+            let mark = if version.version == active_version { "*" } else { "" };
             let number = version.version.to_string();
-            let (when, bytes) = (instant(version.at), version.bytes.to_string());
+            let (when, bytes) = (format_utc(version.at), version.bytes.to_string());
             table.row([mark, &number, &when, &version.by, &bytes, &version.note]);
         }
         table.lines().for_each(|line| output.data(line));
-        output.note(format_args!("* is in force here: version {active_rules}"));
-        Ok(Ending::Fine)
+        output.note(format_args!("* is active on this node: version {active_version}"));
+        Ok(ExitStatus::Success)
     }
 }

@@ -1,114 +1,113 @@
-//! `tidegate rules push`.
+//! `tidegate rules push`: activates a document on every node.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use tidegate_api::PushedRules;
 
-use super::ask::{AdminClient, Change};
+use super::admin_client::{AdminClient, RulesPush};
 use super::diff;
-use super::document::Document;
+use super::local_document::LocalDocument;
 use super::status;
-use crate::commands::{Ending, Failure, Output};
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 use crate::config;
 
-/// Most characters of who and why, as the server takes them.
-const MOST_WORDS: usize = 200;
+/// Longest note and author in characters. The server has the same limit.
+const MAX_METADATA_CHARS: usize = 200;
 
-/// Puts a document in force on every node, and shows what it changes
+/// Activates a document on every node, and prints what changes
 ///
-/// The document is checked here and by the server, whole; one that has an error changes nothing
-/// anywhere. It replaces the version that it was compared with: if somebody else pushes meanwhile,
-/// theirs stays and yours is not pushed.
+/// The document is validated here and by the server; an invalid document changes nothing. It replaces the
+/// version that it was compared with. If another version is pushed in the meantime, this push fails.
 #[derive(Debug, Args)]
-pub(crate) struct Push {
-    /// The document; - reads it from stdin
+pub(crate) struct PushCommand {
+    /// The document; - reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
     #[command(flatten)]
-    words: Words,
+    metadata: VersionMetadata,
 
-    /// Only if this version is in force; 0 if there must be none yet
+    /// Push only if this version is active; 0 means that no version exists yet
     #[arg(long, value_name = "N")]
     if_version: Option<u64>,
 
-    /// Shows what would change, and pushes nothing
+    /// Prints what would change, and pushes nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What is kept with a version.
+/// Metadata that is stored with a version.
 #[derive(Debug, Args)]
-pub(crate) struct Words {
-    /// Why, for whoever reads the history
-    #[arg(long, value_name = "TEXT", value_parser = few)]
+pub(crate) struct VersionMetadata {
+    /// Reason of the change, for the history
+    #[arg(long, value_name = "TEXT", value_parser = metadata_text)]
     pub(crate) note: Option<String>,
 
-    /// Who: user@host of this machine if nothing is said
-    #[arg(long, value_name = "WHO", value_parser = few)]
+    /// Author of the change [default: user@host of this machine]
+    #[arg(long, value_name = "AUTHOR", value_parser = metadata_text)]
     pub(crate) by: Option<String>,
 }
 
-fn few(text: &str) -> Result<String, String> {
+fn metadata_text(text: &str) -> Result<String, String> {
     if text.chars().any(char::is_control) {
         return Err("must be one line of plain text".to_owned());
     }
     match text.chars().count() {
-        0..=MOST_WORDS => Ok(text.to_owned()),
-        found => Err(format!("must have at most {MOST_WORDS} characters, found {found}")),
+        0..=MAX_METADATA_CHARS => Ok(text.to_owned()),
+        found => Err(format!("must have at most {MAX_METADATA_CHARS} characters, found {found}")),
     }
 }
 
-impl Push {
+impl PushCommand {
     pub(crate) fn run(
         self,
         client: &AdminClient<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Ending, Failure> {
-        let Document { name, text } = Document::read(&self.file)?;
-        let replaces = status::ask(client)?.version;
-        let look = format!(
-            "tidegate rules diff {} shows what pushing it would change now",
+        output: &mut CommandOutput<'_>,
+    ) -> Result<ExitStatus, CommandError> {
+        let LocalDocument { name, text } = LocalDocument::read(&self.file)?;
+        let replaces = status::fetch(client)?.version;
+        let hint = format!(
+            "tidegate rules diff {} shows what a push would change now",
             self.file.display()
         );
         if let Some(wanted) = self.if_version.filter(|wanted| *wanted != replaces) {
-            let wrong = format!("version {wanted} must be in force, found {replaces}");
-            return Err(Failure::refused(wrong).hint(look));
+            let message = format!("active version must be {wanted}, found {replaces}");
+            return Err(CommandError::negative(message).hint(hint));
         }
         let difference = diff::compare(client, &name, &text)?;
         diff::lines(&difference).for_each(|line| output.note(line));
         if self.dry_run {
-            output.note(format_args!("version {replaces} stays in force, nothing was pushed"));
-            return Ok(Ending::Fine);
+            output.note(format_args!("version {replaces} stays active, nothing was pushed"));
+            return Ok(ExitStatus::Success);
         }
-        let (by, note) = (self.words.by()?, self.words.note.unwrap_or_default());
-        let change =
-            Change { name: &name, text: &text, replaces, by: &by, note: &note, hint: &look };
-        send(client, &change, output)
+        let (by, note) = (self.metadata.author()?, self.metadata.note.unwrap_or_default());
+        let push =
+            RulesPush { name: &name, text: &text, replaces, by: &by, note: &note, hint: &hint };
+        send(client, &push, output)
     }
 }
 
-impl Words {
-    /// Who changes the rules.
-    pub(crate) fn by(&self) -> Result<String, Failure> {
+impl VersionMetadata {
+    /// Returns the author: `--by`, else the operator of this machine.
+    pub(crate) fn author(&self) -> Result<String, CommandError> {
         match &self.by {
             Some(by) => Ok(by.clone()),
-            None => Ok(config::operator()?.chars().take(MOST_WORDS).collect()),
+            None => Ok(config::operator()?.chars().take(MAX_METADATA_CHARS).collect()),
         }
     }
 }
 
-/// Pushes a change and says what became of it.
+/// Pushes a document and prints the new version.
 pub(crate) fn send(
     client: &AdminClient<'_>,
-    change: &Change<'_>,
-    output: &mut Output<'_>,
-) -> Result<Ending, Failure> {
-    let pushed = client.push(change)?;
+    push: &RulesPush<'_>,
+    output: &mut CommandOutput<'_>,
+) -> Result<ExitStatus, CommandError> {
+    let pushed = client.push(push)?;
     let PushedRules { version, rules, .. }: PushedRules = pushed.json()?;
     output.data(&pushed.body);
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
-    output.note(format_args!("version {version} is in force: {rules}"));
-    Ok(Ending::Fine)
+    output.note(format_args!("version {version} is active: {rules}"));
+    Ok(ExitStatus::Success)
 }

@@ -1,64 +1,66 @@
-//! `tidegate rules rollback`.
+//! `tidegate rules rollback`: activates an older version.
 
 use clap::Args;
 use tidegate_api::RulesHistory;
 
-use super::ask::{AdminClient, Change};
+use super::admin_client::{AdminClient, RulesPush};
 use super::diff;
 use super::history;
-use super::push::{Words, send};
+use super::push::{VersionMetadata, send};
 use super::status;
-use crate::commands::{Ending, Failure, Output};
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
-/// How far back to look for the version before the one in force.
-const KEPT: u32 = 50;
+/// Number of versions among which the previous one is searched.
+const HISTORY_LIMIT: u32 = 50;
 
-/// Pushes an older version again, as a new one
+/// Pushes an older version again, as a new version
 ///
-/// What was pushed in between stays in the history. If somebody else pushes meanwhile, theirs stays and
-/// nothing is rolled back.
+/// The versions in between stay in the history. If another version is pushed in the meantime, the rollback
+/// fails.
 #[derive(Debug, Args)]
-pub(crate) struct Rollback {
-    /// Which version; the one before the one in force if nothing is said
+pub(crate) struct RollbackCommand {
+    /// Number of the version [default: the one before the active version]
     #[arg(value_name = "N")]
     version: Option<u64>,
 
     #[command(flatten)]
-    words: Words,
+    metadata: VersionMetadata,
 }
 
-impl Rollback {
+impl RollbackCommand {
     pub(crate) fn run(
         self,
         client: &AdminClient<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Ending, Failure> {
-        let replaces = status::ask(client)?.version;
+        output: &mut CommandOutput<'_>,
+    ) -> Result<ExitStatus, CommandError> {
+        let replaces = status::fetch(client)?.version;
         let version = match self.version {
             Some(version) => version,
-            None => before(client, replaces)?,
+            None => previous_version(client, replaces)?,
         };
         if version == replaces {
-            return Err(Failure::refused(format_args!("version {version} is in force already")));
+            return Err(CommandError::negative(format_args!(
+                "version {version} is already active"
+            )));
         }
         let text = client.document(Some(version))?.body;
         let name = format!("version {version}");
         let difference = diff::compare(client, &name, &text)?;
         diff::lines(&difference).for_each(|line| output.note(line));
-        let by = self.words.by()?;
-        let note = self.words.note.unwrap_or_else(|| format!("rollback to {version}"));
-        let hint = "tidegate rules history shows what was pushed";
-        let change = Change { name: &name, text: &text, replaces, by: &by, note: &note, hint };
-        send(client, &change, output)
+        let by = self.metadata.author()?;
+        let note = self.metadata.note.unwrap_or_else(|| format!("rollback to {version}"));
+        let hint = "tidegate rules history lists the pushed versions";
+        let push = RulesPush { name: &name, text: &text, replaces, by: &by, note: &note, hint };
+        send(client, &push, output)
     }
 }
 
-/// The version before one.
-fn before(client: &AdminClient<'_>, version: u64) -> Result<u64, Failure> {
-    let RulesHistory { versions }: RulesHistory = history::ask(client, KEPT)?.json()?;
+/// Returns the version before this one.
+fn previous_version(client: &AdminClient<'_>, version: u64) -> Result<u64, CommandError> {
+    let RulesHistory { versions }: RulesHistory = history::fetch(client, HISTORY_LIMIT)?.json()?;
     let earlier = versions.iter().map(|kept| kept.version).filter(|kept| *kept < version).max();
     earlier.ok_or_else(|| {
-        let wrong = format!("no version before {version} is kept");
-        Failure::refused(wrong).hint("tidegate rules history shows which versions are kept")
+        let message = format!("no version before {version} is stored");
+        CommandError::negative(message).hint("tidegate rules history lists the available versions")
     })
 }

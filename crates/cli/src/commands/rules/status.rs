@@ -1,27 +1,27 @@
-//! `tidegate rules status`.
+//! `tidegate rules status`: lists the version of each node.
 
 use clap::Args;
 use tidegate_api::RulesStatus;
 use tidegate_core::TerminalSafe;
 
-use super::ask::AdminClient;
-use super::table::{Table, instant};
-use crate::commands::{Ending, Failure, Output};
+use super::admin_client::AdminClient;
+use super::table::{TextTable, format_utc};
+use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
-/// Lists the nodes and which version each has
+/// Lists the nodes with the version of their rules
 ///
-/// Exit status: 0 every node has the latest, 1 one of them is behind, 2 no answer.
+/// Exit status: 0 every node has the latest version, 1 a node is behind, 2 no reply.
 #[derive(Debug, Args)]
-pub(crate) struct Status {
-    /// As the server answers, in JSON
+pub(crate) struct StatusCommand {
+    /// Prints the reply of the server, in JSON
     #[arg(long)]
     json: bool,
 }
 
 const PATH: &str = "/v1/rules/status";
 
-/// Reads the version of this node and of the others.
-pub(crate) fn ask(client: &AdminClient<'_>) -> Result<RulesStatus<TerminalSafe>, Failure> {
+/// Reads the versions of all nodes.
+pub(crate) fn fetch(client: &AdminClient<'_>) -> Result<RulesStatus<TerminalSafe>, CommandError> {
     client.read(PATH)?.json()
 }
 
@@ -29,20 +29,20 @@ fn is_behind(status: &RulesStatus<TerminalSafe>) -> bool {
     status.behind || status.nodes.iter().any(|node| node.behind)
 }
 
-impl Status {
+impl StatusCommand {
     pub(crate) fn run(
         self,
         client: &AdminClient<'_>,
-        output: &mut Output<'_>,
-    ) -> Result<Ending, Failure> {
-        let answer = client.read(PATH)?;
-        let status: RulesStatus<TerminalSafe> = answer.json()?;
+        output: &mut CommandOutput<'_>,
+    ) -> Result<ExitStatus, CommandError> {
+        let reply = client.read(PATH)?;
+        let status: RulesStatus<TerminalSafe> = reply.json()?;
         if self.json {
-            output.data(answer.body);
+            output.data(reply.body);
         } else {
-            let mut table = Table::new(["NODE", "VERSION", "BEHIND", "SEEN", "PROBLEM"]);
+            let mut table = TextTable::new(["NODE", "VERSION", "BEHIND", "SEEN", "PROBLEM"]);
             for node in &status.nodes {
-                let (version, seen) = (node.version.to_string(), instant(node.seen));
+                let (version, seen) = (node.version.to_string(), format_utc(node.seen));
                 let behind = if node.behind { "yes" } else { "no" };
                 let problem = node.problem.as_ref().map_or("", TerminalSafe::as_str);
                 table.row([node.node.as_str(), &version, behind, &seen, problem]);
@@ -50,17 +50,17 @@ impl Status {
             table.lines().for_each(|line| output.data(line));
             output.note(summary(&status));
             if let Some(problem) = &status.problem {
-                output.note(format_args!("here: {problem}"));
+                output.note(format_args!("problem of this node: {problem}"));
             }
             if let Some(unknown) = &status.unknown {
-                output.note(format_args!("other nodes are not known: {unknown}"));
+                output.note(format_args!("other nodes are unknown: {unknown}"));
             }
         }
-        Ok(if is_behind(&status) { Ending::No } else { Ending::Fine })
+        Ok(if is_behind(&status) { ExitStatus::Negative } else { ExitStatus::Success })
     }
 }
 
-/// `version 7 of redis://cache is the latest; 1 of 3 nodes is behind`.
+/// Returns a summary: `version 7 of redis://cache is the latest; 1 of 3 nodes is behind`.
 fn summary(status: &RulesStatus<TerminalSafe>) -> String {
     let latest = status.latest.max(status.version);
     let of = status.nodes.len();

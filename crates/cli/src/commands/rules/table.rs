@@ -1,13 +1,13 @@
-//! Columns for the terminal.
+//! Plain tables for the terminal.
 
 use tidegate_core::TerminalSafe;
 
-/// Rows under a heading, each column as wide as its widest cell.
-pub(crate) struct Table<const COLUMNS: usize> {
+/// Rows under a heading. Each column is as wide as its widest cell.
+pub(crate) struct TextTable<const COLUMNS: usize> {
     rows: Vec<[String; COLUMNS]>,
 }
 
-impl<const COLUMNS: usize> Table<COLUMNS> {
+impl<const COLUMNS: usize> TextTable<COLUMNS> {
     pub(crate) fn new(heading: [&str; COLUMNS]) -> Self {
         Self { rows: vec![heading.map(str::to_owned)] }
     }
@@ -35,8 +35,8 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 }
 
-/// `2026-11-16T07:00:00Z`
-pub(crate) fn instant(seconds: u64) -> String {
+/// Formats Unix seconds in UTC: `2026-11-16T07:00:00Z`.
+pub(crate) fn format_utc(seconds: u64) -> String {
     let instant = i64::try_from(seconds).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
     instant.map_or_else(|| seconds.to_string(), |instant| instant.to_string())
 }
@@ -46,20 +46,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them_and_nothing_moves_the_cursor() {
-        let mut table = Table::new(["", "WHO", "NOTE"]);
+    fn columns_fit_their_cells_and_control_characters_are_replaced() {
+        let mut table = TextTable::new(["", "AUTHOR", "NOTE"]);
         table.row(["*", "zoë@laptop", "two\nlines\u{1b}[2J\u{202e}"]);
         table.row(["", "x", ""]);
         let lines: Vec<String> = table.lines().collect();
         assert_eq!(
             lines,
-            ["   WHO         NOTE", "*  zoë@laptop  two\u{fffd}lines\u{fffd}[2J\u{fffd}", "   x"]
+            ["   AUTHOR      NOTE", "*  zoë@laptop  two\u{fffd}lines\u{fffd}[2J\u{fffd}", "   x"]
         );
     }
 
     #[test]
-    fn an_instant_is_told_in_utc() {
-        assert_eq!(instant(1_763_276_400), "2025-11-16T07:00:00Z");
-        assert_eq!(instant(u64::MAX), u64::MAX.to_string());
+    fn time_is_formatted_in_utc() {
+        assert_eq!(format_utc(1_763_276_400), "2025-11-16T07:00:00Z");
+        assert_eq!(format_utc(u64::MAX), u64::MAX.to_string());
     }
 }

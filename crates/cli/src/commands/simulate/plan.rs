@@ -1,15 +1,15 @@
-//! The arguments as a simulation.
+//! Converts arguments into the plan of a simulation.
 
 use std::path::Path;
 
 use tidegate_core::{Quota, Span};
 use tidegate_sim::{FaultPlan, SimulationPlan, SimulationSpec, SystemUnderTest, Workload};
 
-use super::Simulate;
-use super::rules::{note_held, read_rules};
-use crate::commands::{Failure, Output, named_values};
+use super::SimulateCommand;
+use super::rules::{note_concurrency_rules, read_rules};
+use crate::commands::{CommandError, CommandOutput, parse_attributes};
 
-impl Simulate {
+impl SimulateCommand {
     /// Returns the simulation of one limit.
     pub(crate) fn spec(&self, quota: Quota) -> SimulationSpec {
         SimulationSpec {
@@ -45,24 +45,28 @@ impl Simulate {
     }
 
     /// Returns the simulation of the rules of a file.
-    pub(crate) fn of_rules(
+    pub(crate) fn plan_rules(
         &self,
         path: &Path,
-        output: &mut Output<'_>,
-    ) -> Result<SimulationPlan, Failure> {
+        output: &mut CommandOutput<'_>,
+    ) -> Result<SimulationPlan, CommandError> {
         let name = path.display().to_string();
         let rules = read_rules(path)?;
-        let attributes = named_values(&self.attributes)?;
-        note_held(&rules, output);
+        let attributes = parse_attributes(&self.attributes)?;
+        note_concurrency_rules(&rules, output);
         let faults = self.faults();
         let system = match self.nodes {
             1 if faults.is_empty() => SystemUnderTest::rules(rules, attributes),
             _ => SystemUnderTest::rules_fleet(rules, attributes, faults),
         };
         let Some(limit) = system.first_limit() else {
-            return Err(Failure::refused(format_args!("{name}: no rule applies to the requests"))
-                .hint("-a path=/v1/orders gives them what the rules match on")
-                .hint(format!("tidegate explain --rules {name} / says why each does not")));
+            return Err(CommandError::negative(format_args!(
+                "{name}: no rule applies to the requests"
+            ))
+            .hint("-a path=/v1/orders sets an attribute that the rules match")
+            .hint(format!(
+                "tidegate explain --rules {name} / shows the condition that does not hold"
+            )));
         };
         Ok(self.workload().plan_for(name, &system, *limit.quota()))
     }

@@ -1,32 +1,35 @@
-//! Rules to simulate, and what can't be of them.
+//! Reads the rules of a simulation.
 
 use std::path::Path;
 
 use tidegate_rules::RuleSet;
 use tidegate_service::config_error::{ConfigError, read_file};
 
-use crate::commands::excerpt::Sources;
-use crate::commands::{Failure, Output};
+use crate::commands::snippet::SourceTexts;
+use crate::commands::{CommandError, CommandOutput};
 
-/// The rules of a file, or what is wrong in its lines.
-pub(crate) fn read_rules(path: &Path) -> Result<RuleSet, Failure> {
+/// Reads the rules of a file.
+///
+/// # Errors
+/// The file can't be read or is invalid. All errors are reported, with their lines.
+pub(crate) fn read_rules(path: &Path) -> Result<RuleSet, CommandError> {
     let name = path.display().to_string();
     let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     RuleSet::parse(&name, &text).map_err(|error| {
         let error = ConfigError::from(error);
-        let mut sources = Sources::default();
-        sources.keep(&name, &text);
-        let told = sources.told(&error);
-        let failure = Failure::from(error);
-        Failure { message: told.unwrap_or_else(|| failure.message.clone()), ..failure }
+        let mut sources = SourceTexts::default();
+        sources.insert(&name, &text);
+        let rendered = sources.render(&error);
+        let error = CommandError::from(error);
+        CommandError { message: rendered.unwrap_or_else(|| error.message.clone()), ..error }
     })
 }
 
-/// Says what can't be simulated of limits in flight.
-pub(crate) fn note_held(rules: &RuleSet, output: &mut Output<'_>) {
+/// Prints a note for each concurrency rule: simulated requests never release their slots early.
+pub(crate) fn note_concurrency_rules(rules: &RuleSet, output: &mut CommandOutput<'_>) {
     for rule in rules.rules().iter().filter(|rule| rule.limit().is_concurrency()) {
         output.note(format_args!(
-            "{}: counts what is in flight; here every request keeps its slot for all of hold",
+            "{}: limits requests in flight; each simulated request keeps its slot for the whole hold time",
             rule.name()
         ));
     }

@@ -1,4 +1,4 @@
-//! A picture on a screen of any size.
+//! Draws the interface on a terminal of any size.
 
 mod clients;
 mod fleet;
@@ -12,65 +12,65 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Widget};
 
-use super::columns::cut;
-use super::number::lasting;
+use super::columns::truncate;
+use super::number::duration;
 use super::palette::Palette;
-use super::picture::{Picture, RuleOrder};
-use super::screen::{ClientOrder, Page, Screen};
+use super::ui_state::{ClientOrder, Page, UiState};
+use super::view_model::{RuleOrder, ViewModel};
 
-/// How many rules and clients a frame in text has.
-const MOST: usize = 50;
+/// Most rows of each table in a printed frame.
+const MAX_TEXT_ROWS: usize = 50;
 
-/// The lines of a page. The heading stays where it is when they are scrolled.
+/// The lines of a page. The heading does not scroll.
 #[derive(Default)]
-struct Body {
+struct PageBody {
     heading: Option<Line<'static>>,
     lines: Vec<Line<'static>>,
 }
 
-/// Draws what a screen shows of a picture; how far it can be scrolled.
+/// Draws the current page. Returns the largest scroll position.
 pub(crate) fn draw(
-    picture: &Picture,
-    screen: &Screen,
+    view: &ViewModel,
+    state: &UiState,
     palette: Palette,
     area: Rect,
     buffer: &mut Buffer,
 ) -> usize {
     let [mut top, mut middle] = split(area, 1);
-    title(picture, screen, palette, top, buffer);
-    if let Some(reason) = &picture.away {
+    title(view, state, palette, top, buffer);
+    if let Some(reason) = &view.unreachable {
         [top, middle] = split(middle, 1);
-        let text = format!(" away, trying again: {reason}");
+        let text = format!(" unreachable, retrying: {reason}");
         line(&text, palette.alarm(), top, buffer);
     }
     let [middle, bottom] = split(middle, middle.height.saturating_sub(1));
-    keys(screen, palette, bottom, buffer);
+    keys(state, palette, bottom, buffer);
     let width = usize::from(area.width);
-    let (body, middle) = match screen.page {
+    let (body, middle) = match state.page {
         Page::Overview => {
             let [head, rest] = split(middle, overview::HEIGHT.min(middle.height));
-            overview::head(picture, palette, head, buffer);
-            (overview::rules(picture, screen.rules, width, palette), rest)
+            overview::head(view, palette, head, buffer);
+            (overview::rules(view, state.rules, width, palette), rest)
         }
-        Page::Clients => (clients::body(picture, screen.clients, width, palette), middle),
-        Page::Fleet => (fleet::body(picture, width, palette), middle),
+        Page::Clients => (clients::body(view, state.clients, width, palette), middle),
+        Page::Fleet => (fleet::body(view, width, palette), middle),
     };
-    let most = scrolled(&body, screen.scroll, middle, buffer);
-    if screen.shows_help {
+    let max_scroll = draw_scrolled(&body, state.scroll, middle, buffer);
+    if state.shows_help {
         help(palette, area, buffer);
     }
-    most
+    max_scroll
 }
 
-/// All pages one below another, as text: for who has no terminal to look at.
-pub(crate) fn text(picture: &Picture, width: u16) -> String {
+/// Returns all pages one below another, as plain text.
+pub(crate) fn text(view: &ViewModel, width: u16) -> String {
     let palette = Palette::new(false);
     let wide = usize::from(width);
     let area = Rect::new(0, 0, width, 1 + overview::HEIGHT);
     let mut buffer = Buffer::empty(area);
     let [top, head] = split(area, 1);
-    standing(picture, palette, top, &mut buffer);
-    overview::head(picture, palette, head, &mut buffer);
+    server_line(view, palette, top, &mut buffer);
+    overview::head(view, palette, head, &mut buffer);
     let mut text = String::new();
     for row in buffer.content.chunks(wide.max(1)) {
         let row: String = row.iter().map(Cell::symbol).collect();
@@ -78,16 +78,16 @@ pub(crate) fn text(picture: &Picture, width: u16) -> String {
         text.push('\n');
     }
     let bodies = [
-        overview::rules(picture, RuleOrder::AsWritten, wide, palette),
-        clients::body(picture, ClientOrder::Traffic, wide, palette),
-        clients::body(picture, ClientOrder::Denials, wide, palette),
-        fleet::body(picture, wide, palette),
+        overview::rules(view, RuleOrder::AsWritten, wide, palette),
+        clients::body(view, ClientOrder::Traffic, wide, palette),
+        clients::body(view, ClientOrder::Denials, wide, palette),
+        fleet::body(view, wide, palette),
     ];
-    for Body { heading, lines } in bodies {
+    for PageBody { heading, lines } in bodies {
         text.push('\n');
-        // Whoever wants more of them asks the server.
-        let most = if heading.is_some() { MOST } else { usize::MAX };
-        for line in heading.iter().chain(lines.iter().take(most)) {
+        // Scripts read longer lists from the admin API.
+        let max_rows = if heading.is_some() { MAX_TEXT_ROWS } else { usize::MAX };
+        for line in heading.iter().chain(lines.iter().take(max_rows)) {
             text.push_str(line.to_string().trim_end());
             text.push('\n');
         }
@@ -95,24 +95,25 @@ pub(crate) fn text(picture: &Picture, width: u16) -> String {
     text
 }
 
-/// The upper lines of an area, and the rest.
+/// Splits an area into its upper `height` lines and the rest.
 fn split(area: Rect, height: u16) -> [Rect; 2] {
     let height = height.min(area.height);
     let upper = Rect { height, ..area };
     [upper, Rect { y: area.y + height, height: area.height - height, ..area }]
 }
 
+/// Draws one line of text, truncated to the area.
 fn line(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
-    Span::styled(cut(text, usize::from(area.width)), style).render(area, buffer);
+    Span::styled(truncate(text, usize::from(area.width)), style).render(area, buffer);
 }
 
-/// `tidegate node-1, 0.1.0, up 3m12s, rules 3, memory`.
-fn standing(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer) {
-    let live = &picture.live;
-    let text = match picture.is_known {
-        false => format!("tidegate at {}", picture.address),
+/// Draws the state of the server: `edge-1, up 3m12s, rules 3, memory, 0.1.0`.
+fn server_line(view: &ViewModel, palette: Palette, area: Rect, buffer: &mut Buffer) {
+    let live = &view.live;
+    let text = match view.has_data {
+        false => format!("tidegate at {}", view.address),
         true => {
-            let up = lasting(live.at.saturating_sub(live.started));
+            let up = duration(live.at.saturating_sub(live.started));
             let ready = if live.ready { "" } else { ", not ready" };
             format!(
                 "{}{ready}, up {up}, rules {}, {}, {}",
@@ -123,71 +124,75 @@ fn standing(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer
     line(&text, palette.heading(), area, buffer);
 }
 
-fn title(picture: &Picture, screen: &Screen, palette: Palette, area: Rect, buffer: &mut Buffer) {
+/// Draws the state of the server and the names of the pages.
+fn title(view: &ViewModel, state: &UiState, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let mut tabs = Vec::new();
-    for (place, page) in Page::ALL.into_iter().enumerate() {
-        let style = if page == screen.page { palette.chosen() } else { palette.plain() };
-        tabs.push(Span::styled(format!(" {} {} ", place + 1, page.name()), style));
+    for (index, page) in Page::ALL.into_iter().enumerate() {
+        let style = if page == state.page { palette.selected() } else { palette.plain() };
+        tabs.push(Span::styled(format!(" {} {} ", index + 1, page.name()), style));
     }
     let tabs = Line::from(tabs);
     let wide = u16::try_from(tabs.width()).unwrap_or(u16::MAX).min(area.width);
     let left = Rect { width: area.width - wide, ..area };
     let room = Rect { x: area.x + 1.min(left.width), width: left.width.saturating_sub(2), ..left };
-    standing(picture, palette, room, buffer);
+    server_line(view, palette, room, buffer);
     tabs.render(Rect { x: area.x + left.width, width: wide, ..area }, buffer);
 }
 
-fn keys(screen: &Screen, palette: Palette, area: Rect, buffer: &mut Buffer) {
-    if screen.is_paused {
-        line(" paused: p goes on", palette.alarm(), area, buffer);
+/// Draws the most important keys, or that the view is paused.
+fn keys(state: &UiState, palette: Palette, area: Rect, buffer: &mut Buffer) {
+    if state.is_paused {
+        line(" paused: p resumes", palette.alarm(), area, buffer);
         return;
     }
-    let sort = match (screen.page, screen.clients) {
-        (Page::Overview, _) => format!("s: {}", screen.rules.name()),
+    let sort = match (state.page, state.clients) {
+        (Page::Overview, _) => format!("s: {}", state.rules.name()),
         (Page::Clients, ClientOrder::Traffic) => "s: traffic".to_owned(),
         (Page::Clients, ClientOrder::Denials) => "s: denials".to_owned(),
         (Page::Fleet, _) => String::new(),
     };
     let text = format!(" q quit  tab page  jk scroll  p pause  ? help  {sort}");
-    line(&text, palette.quiet(), area, buffer);
+    line(&text, palette.dimmed(), area, buffer);
 }
 
-fn scrolled(body: &Body, scroll: usize, area: Rect, buffer: &mut Buffer) -> usize {
+/// Draws the visible lines of a page. Returns the largest scroll position.
+fn draw_scrolled(body: &PageBody, scroll: usize, area: Rect, buffer: &mut Buffer) -> usize {
     let mut area = area;
     if let Some(heading) = &body.heading {
         let [top, rest] = split(area, 1);
         heading.render(top, buffer);
         area = rest;
     }
-    let most = body.lines.len().saturating_sub(usize::from(area.height));
-    let shown = body.lines.iter().skip(scroll.min(most));
+    let max_scroll = body.lines.len().saturating_sub(usize::from(area.height));
+    let shown = body.lines.iter().skip(scroll.min(max_scroll));
     for (line, row) in shown.zip(area.rows()) {
         line.render(row, buffer);
     }
-    most
+    max_scroll
 }
 
 const HELP: [&str; 10] = [
     "q, Esc, Ctrl-C     quit",
-    "tab, left, right   another page; 1 2 3 choose one",
-    "j k, up, down      scroll; g G to either end",
-    "s                  sort by something else",
-    "p, space           pause, and go on",
-    "?                  this; any key closes it",
+    "tab, left, right   next or previous page; 1 2 3",
+    "j k, up, down      scroll; g top, G bottom",
+    "s                  change the sort order",
+    "p, space           pause or resume",
+    "?                  help; any key closes it",
     "",
     "Rates of rules are over the last 10 seconds.",
     "failed open: admitted without the store.",
-    "up: the breaker is closed, the server is asked.",
+    "OPEN breaker: the server receives no checks.",
 ];
 
+/// Draws the list of keys over the page.
 fn help(palette: Palette, area: Rect, buffer: &mut Buffer) {
     let (width, height) = (54.min(area.width), 12.min(area.height));
     let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
-    let place = Rect { x, y, width, height };
-    Clear.render(place, buffer);
+    let popup = Rect { x, y, width, height };
+    Clear.render(popup, buffer);
     let block = Block::bordered().title(" keys ").style(palette.plain());
-    let inner = block.inner(place);
-    block.render(place, buffer);
+    let inner = block.inner(popup);
+    block.render(popup, buffer);
     for (text, row) in HELP.iter().zip(inner.rows()) {
         line(text, palette.plain(), row, buffer);
     }

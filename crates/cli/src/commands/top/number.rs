@@ -1,6 +1,6 @@
-//! Numbers that fit into a column.
+//! Formats numbers so that they fit into a column.
 
-/// `0`, `99999`, `123k`, `4.5M`.
+/// Formats a count: `0`, `99999`, `123k`, `4.5M`.
 pub(crate) fn count(count: u64) -> String {
     if count < 100_000 {
         return count.to_string();
@@ -8,7 +8,7 @@ pub(crate) fn count(count: u64) -> String {
     scaled(count as f64, 1_000.0, &["k", "M", "G", "T", "P", "E"])
 }
 
-/// `0`, `0.3`, `12.5`, `480`, `123k`.
+/// Formats a rate per second: `0`, `0.3`, `12.5`, `480`, `123k`.
 pub(crate) fn rate(rate: f64) -> String {
     match rate {
         rate if rate <= 0.0 => "0".to_owned(),
@@ -17,7 +17,7 @@ pub(crate) fn rate(rate: f64) -> String {
     }
 }
 
-/// `512 B`, `1.5 KiB`, `3.0 GiB`.
+/// Formats a size in bytes: `512 B`, `1.5 KiB`, `3.0 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     if bytes < 1_024 {
         return format!("{bytes} B");
@@ -27,7 +27,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 
 fn scaled(number: f64, step: f64, units: &[&str]) -> String {
     let (mut number, mut unit) = (number / step, 0);
-    // What would be shown as a thousand is one of the next.
+    // A number that rounds up to one step takes the next unit.
     while number >= step - 0.5 && unit + 1 < units.len() {
         (number, unit) = (number / step, unit + 1);
     }
@@ -37,7 +37,7 @@ fn scaled(number: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
-/// `85 us`, `1.2 ms`, `2.5 s`; a dash when there was nothing.
+/// Formats a latency: `85 us`, `1.2 ms`, `2.5 s`; a dash for `None`.
 pub(crate) fn micros(micros: Option<u64>) -> String {
     match micros {
         None => "-".to_owned(),
@@ -47,8 +47,8 @@ pub(crate) fn micros(micros: Option<u64>) -> String {
     }
 }
 
-/// `42s`, `3m12s`, `5h02m`, `12d03h`.
-pub(crate) fn lasting(seconds: u64) -> String {
+/// Formats a duration: `42s`, `3m12s`, `5h02m`, `12d03h`.
+pub(crate) fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -63,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stay_short() {
+    fn formatted_numbers_fit_their_column() {
         assert_eq!([0, 99_999, 123_456, 4_500_000].map(count), ["0", "99999", "123k", "4.5M"]);
         assert_eq!([0.0, 0.25, 12.46, 480.4].map(rate), ["0", "0.2", "12.5", "480"]);
         assert_eq!([512, 1_536, 3 << 30].map(bytes), ["512 B", "1.5 KiB", "3.0 GiB"]);
         let times = [None, Some(85), Some(1_249), Some(2_500_000)].map(micros);
         assert_eq!(times, ["-", "85 us", "1.2 ms", "2.5 s"]);
-        assert_eq!([42, 192, 18_120, 1_047_600].map(lasting), ["42s", "3m12s", "5h02m", "12d03h"]);
+        assert_eq!([42, 192, 18_120, 1_047_600].map(duration), ["42s", "3m12s", "5h02m", "12d03h"]);
         assert!([u64::MAX, 999_999, 999_999_999].map(count).iter().all(|shown| shown.len() <= 5));
     }
 }

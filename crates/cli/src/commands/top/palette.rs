@@ -1,8 +1,8 @@
-//! Colours, for who wants any.
+//! Colours, unless `NO_COLOR` turns them off.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// What things look like. Without colours, what matters is bold or turned around.
+/// Styles of the interface. Without colours, emphasis is bold or reversed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Palette {
     has_colours: bool,
@@ -41,11 +41,11 @@ impl Palette {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    pub(crate) fn chosen(self) -> Style {
+    pub(crate) fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    pub(crate) fn quiet(self) -> Style {
+    pub(crate) fn dimmed(self) -> Style {
         self.colour(Color::DarkGray)
     }
 

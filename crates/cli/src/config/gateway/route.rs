@@ -1,4 +1,4 @@
-//! `gateway.routes`: which requests go to which upstream.
+//! Parses and validates `gateway.routes`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -12,13 +12,13 @@ use serde_saphyr::{Location, Spanned};
 use tidegate_gateway::{HostOrPathPattern, Priority, RouteConfig, UpstreamConfig};
 use tidegate_rules::did_you_mean;
 
-use super::{is_repeated, unfit_name};
+use super::{invalid_name, is_repeated};
 
-/// Those that a misspelt one was most likely meant to be.
-const METHODS: [&str; 9] =
+/// Suggestions for a misspelt method.
+const KNOWN_METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE"];
 
-/// One of `gateway.routes` as it is written.
+/// One of `gateway.routes` before validation.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawRoute {
@@ -36,8 +36,8 @@ struct RawMethods(Vec<String>);
 
 impl<'de> Deserialize<'de> for RawMethods {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMore;
-        impl<'de> Visitor<'de> for OneOrMore {
+        struct MethodsVisitor;
+        impl<'de> Visitor<'de> for MethodsVisitor {
             type Value = RawMethods;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,11 +56,11 @@ impl<'de> Deserialize<'de> for RawMethods {
                 Ok(RawMethods(methods))
             }
         }
-        deserializer.deserialize_any(OneOrMore)
+        deserializer.deserialize_any(MethodsVisitor)
     }
 }
 
-/// Returns the resolved form; its errors are added to `reader`; `at` is where the gateway is described.
+/// Returns the resolved routes; errors are added to `reader`. `at` is the location of `gateway`.
 pub(crate) fn resolve(
     raw: Vec<Spanned<RawRoute>>,
     upstreams: &[UpstreamConfig],
@@ -72,8 +72,8 @@ pub(crate) fn resolve(
             [] => Vec::new(),
             [only] => vec![RouteConfig::catch_all(Arc::clone(&only.name))],
             several => {
-                let wanted = "say which requests go to which upstream, if there are several";
-                let found = format!("no route and {} upstreams", several.len());
+                let wanted = "have a route if there are several upstreams";
+                let found = format!("none for {} upstreams", several.len());
                 reader.add(at, format!("gateway.routes must {wanted}, found {found}"));
                 Vec::new()
             }
@@ -81,11 +81,11 @@ pub(crate) fn resolve(
     }
     let mut names = Vec::new();
     for name in raw.iter().filter_map(|route| route.value.name.as_ref()) {
-        if let Some(reason) = unfit_name(&name.value) {
+        if let Some(reason) = invalid_name(&name.value) {
             reader.add(name.referenced, format!("gateway.routes.name {reason}"));
         } else if is_repeated(&mut names, &name.value) {
             let found = format!("{:?} twice", name.value);
-            let message = format!("gateway.routes.name must be another for each, found {found}");
+            let message = format!("gateway.routes.name must be unique, found {found}");
             reader.add(name.referenced, message);
         }
     }
@@ -99,12 +99,12 @@ impl RawRoute {
         upstreams: &[UpstreamConfig],
         reader: &mut FieldReader<'_>,
     ) -> RouteConfig {
-        let upstream = place(self.upstream, at, upstreams, reader);
-        let usual = || upstreams.get(upstream).map_or_else(|| "".into(), |at| Arc::clone(&at.name));
-        let mut words = |name: &str, text: Option<Spanned<String>>, read: Read| {
+        let upstream = upstream_index(self.upstream, at, upstreams, reader);
+        let default_name =
+            || upstreams.get(upstream).map_or_else(|| "".into(), |at| Arc::clone(&at.name));
+        let mut pattern = |name: &str, text: Option<Spanned<String>>, parse: ParsePattern| {
             let text = text?;
-            let words = read(&text.value);
-            words
+            parse(&text.value)
                 .map_err(|reason| {
                     let found = &text.value;
                     let message =
@@ -113,23 +113,23 @@ impl RawRoute {
                 })
                 .ok()
         };
-        let (host, path) = (words("host", self.host, host), words("path", self.path, path));
+        let (host, path) = (pattern("host", self.host, host), pattern("path", self.path, path));
         RouteConfig {
-            name: self.name.map_or_else(usual, |name| name.value.into()),
+            name: self.name.map_or_else(default_name, |name| name.value.into()),
             host,
             path,
-            methods: self.method.map_or_else(Vec::new, |methods| methods_of(methods, reader)),
+            methods: self.method.map_or_else(Vec::new, |methods| parse_methods(methods, reader)),
             upstream,
             priority: reader.word("gateway.routes.priority", self.priority, Priority::NAMES),
         }
     }
 }
 
-/// What a text means, or what it should be.
-type Read = fn(&str) -> Result<HostOrPathPattern, &'static str>;
+/// Parses a pattern. The error is the wanted form.
+type ParsePattern = fn(&str) -> Result<HostOrPathPattern, &'static str>;
 
-/// The place of the upstream that a route names, or of the only one.
-fn place(
+/// Returns the index of the route's upstream, or of the only one.
+fn upstream_index(
     name: Option<Spanned<String>>,
     at: Location,
     upstreams: &[UpstreamConfig],
@@ -140,7 +140,7 @@ fn place(
         None if upstreams.len() == 1 => return 0,
         None => "none".to_owned(),
         Some(name) => match names.iter().position(|known| *known == name.value) {
-            Some(place) => return place,
+            Some(index) => return index,
             None => {
                 let meant = did_you_mean(&name.value, names.iter().copied());
                 format!("{:?}{meant}", name.value)
@@ -148,7 +148,7 @@ fn place(
         },
     };
     let wanted = match names.as_slice() {
-        [] => "be one of gateway.upstreams, of which there are none".to_owned(),
+        [] => "be one of gateway.upstreams, which has none".to_owned(),
         names => format!("be one of {}", names.join(", ")),
     };
     let at = name.map_or(at, |name| name.referenced);
@@ -156,7 +156,7 @@ fn place(
     0
 }
 
-/// A host as requests have it: in lower case, without a port and a final dot.
+/// Parses the pattern of a host, in lower case and without a final dot, as requests are matched.
 fn host(text: &str) -> Result<HostOrPathPattern, &'static str> {
     let host = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
@@ -175,12 +175,14 @@ fn path(text: &str) -> Result<HostOrPathPattern, &'static str> {
     if fits { Ok(HostOrPathPattern::new(text)) } else { Err(wanted) }
 }
 
-fn methods_of(raw: Spanned<RawMethods>, reader: &mut FieldReader<'_>) -> Vec<Method> {
+fn parse_methods(raw: Spanned<RawMethods>, reader: &mut FieldReader<'_>) -> Vec<Method> {
     let at = raw.referenced;
     let RawMethods(texts) = raw.value;
     if texts.is_empty() {
-        reader
-            .add(at, "gateway.routes.method must be some, or left out for all, found none".into());
+        reader.add(
+            at,
+            "gateway.routes.method must have a method, or be left out for all, found none".into(),
+        );
     }
     let mut methods = Vec::with_capacity(texts.len());
     for text in texts {
@@ -188,7 +190,7 @@ fn methods_of(raw: Spanned<RawMethods>, reader: &mut FieldReader<'_>) -> Vec<Met
         match Method::from_bytes(text.as_bytes()) {
             Ok(method) if is_upper => methods.push(method),
             _ => {
-                let found = format!("{text:?}{}", did_you_mean(&text, METHODS));
+                let found = format!("{text:?}{}", did_you_mean(&text, KNOWN_METHODS));
                 let wanted = "must be in capitals, like GET or POST";
                 reader.add(at, format!("gateway.routes.method {wanted}, found {found}"));
             }

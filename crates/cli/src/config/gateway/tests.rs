@@ -1,4 +1,4 @@
-//! What a gateway may be told, and what is said about the rest.
+//! Valid and invalid settings of the gateway.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use tidegate_net::client::ClientTls;
 
 use super::*;
 
-fn read(text: &str) -> GatewaySource {
+fn read(text: &str) -> GatewaySettings {
     let file = ConfigFile::parse(Path::new("/etc/tidegate/tidegate.yaml"), text);
     file.unwrap_or_else(|error| panic!("{error}\n{text}")).forwarding.unwrap()
 }
 
-/// What is said about a text, line by line, without the name of the file.
-fn told(text: &str) -> Vec<String> {
+/// Returns the errors of a text, without the name of the file.
+fn errors_of(text: &str) -> Vec<String> {
     let error = ConfigFile::parse(Path::new("t"), text).unwrap_err().to_string();
     error.lines().map(|line| line.strip_prefix("t:").unwrap().to_owned()).collect()
 }
 
 #[test]
-fn everything_that_is_said_counts() {
+fn every_setting_is_read() {
     let gateway = read(
         r#"
 gateway:
@@ -88,22 +88,22 @@ fn one_upstream_needs_no_routes() {
     let (every, timeout) = (HealthConfig::DEFAULT_INTERVAL, HealthConfig::DEFAULT_TIMEOUT);
     let health = HealthConfig { path: "/".to_owned(), every, timeout };
     assert_eq!(gateway.upstreams[0].health, Some(health));
-    // Who asks often does not wait longer than that.
-    let often =
+    // The default timeout is at most the interval.
+    let frequent =
         "gateway: {upstreams: [{name: a, servers: [http://a], health: {path: /, every: 1s}}]}";
-    let health = read(often).upstreams[0].health.clone().unwrap();
+    let health = read(frequent).upstreams[0].health.clone().unwrap();
     assert_eq!((health.every, health.timeout), (Span::SECOND, Span::SECOND));
 }
 
 #[test]
-fn what_is_wrong_with_an_upstream_is_told_with_its_line() {
+fn invalid_upstreams_are_reported_with_their_line() {
     let upstream = |more: &str| format!("gateway:\n  upstreams:\n    - {{name: a, {more}}}");
     let url = "must be a URL like http://127.0.0.1:3000, https:// or h2c://, found";
     let many: Vec<String> = (0..65).map(|port| format!("http://a:{}", port + 1)).collect();
     for (text, error) in [
         (
             "gateway:\n  upstreams:\n    - servers: [http://a]".to_owned(),
-            "3: gateway.upstreams must have a name each, found none".to_owned(),
+            "3: gateway.upstreams must each have a name, found none".to_owned(),
         ),
         (
             "gateway:\n  upstreams:\n    - {name: a b, servers: [http://a]}".to_owned(),
@@ -111,7 +111,7 @@ fn what_is_wrong_with_an_upstream_is_told_with_its_line() {
         ),
         (
             "gateway:\n  upstreams:\n    - {name: a, servers: [http://a]}\n    - {name: a, servers: [http://b]}\n  routes: [{upstream: a}]".to_owned(),
-            "4: gateway.upstreams.name must be another for each, found \"a\" twice".to_owned(),
+            "4: gateway.upstreams.name must be unique, found \"a\" twice".to_owned(),
         ),
         (
             upstream("servers: []"),
@@ -131,7 +131,7 @@ fn what_is_wrong_with_an_upstream_is_told_with_its_line() {
         ),
         (
             upstream("servers: [http://a, 'http://a:80']"),
-            "3: gateway.upstreams.servers must be another each, found http://a:80 twice".to_owned(),
+            "3: gateway.upstreams.servers must be unique, found http://a:80 twice".to_owned(),
         ),
         (
             upstream("servers: [https://a], key: k"),
@@ -159,7 +159,7 @@ fn what_is_wrong_with_an_upstream_is_told_with_its_line() {
         ),
         (
             upstream("servers: [http://a], health: {path: /, every: 5s, timeout: 6s}"),
-            "3: gateway.upstreams.health.timeout must be from 1ms to what every says, found 6 s".to_owned(),
+            "3: gateway.upstreams.health.timeout must be from 1ms to the value of every, found 6 s".to_owned(),
         ),
         (
             upstream("servers: [http://a], max_in_fligt: 5"),
@@ -168,12 +168,12 @@ fn what_is_wrong_with_an_upstream_is_told_with_its_line() {
                 .to_owned(),
         ),
     ] {
-        assert_eq!(told(&text), [error], "{text}");
+        assert_eq!(errors_of(&text), [error], "{text}");
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_route_is_told_with_its_line() {
+fn invalid_routes_are_reported_with_their_line() {
     const TWO: &str = "gateway:\n  upstreams: [{name: api, servers: [http://a]}, {name: web, servers: [http://b]}]\n";
     let route = |route: &str| format!("{TWO}  routes:\n    - {{{route}}}");
     let host = "must be a host like shop.example.com or *.example.com, without a port, found";
@@ -181,13 +181,12 @@ fn what_is_wrong_with_a_route_is_told_with_its_line() {
     for (text, error) in [
         (
             TWO.to_owned(),
-            "2: gateway.routes must say which requests go to which upstream, if there are several, \
-             found no route and 2 upstreams"
+            "2: gateway.routes must have a route if there are several upstreams, found none for 2 upstreams"
                 .to_owned(),
         ),
         (
             "gateway:\n  routes: [{upstream: api}]".to_owned(),
-            "2: gateway.routes.upstream must be one of gateway.upstreams, of which there are none, \
+            "2: gateway.routes.upstream must be one of gateway.upstreams, which has none, \
              found \"api\""
                 .to_owned(),
         ),
@@ -205,7 +204,7 @@ fn what_is_wrong_with_a_route_is_told_with_its_line() {
         ),
         (
             format!("{TWO}  routes:\n    - {{upstream: api, name: a}}\n    - {{upstream: web, name: a}}"),
-            "5: gateway.routes.name must be another for each, found \"a\" twice".to_owned(),
+            "5: gateway.routes.name must be unique, found \"a\" twice".to_owned(),
         ),
         (
             route("upstream: api, host: 'a.example:80'"),
@@ -233,7 +232,7 @@ fn what_is_wrong_with_a_route_is_told_with_its_line() {
         ),
         (
             route("upstream: api, method: []"),
-            "4: gateway.routes.method must be some, or left out for all, found none".to_owned(),
+            "4: gateway.routes.method must have a method, or be left out for all, found none".to_owned(),
         ),
         (
             route("upstream: api, priority: hihg"),
@@ -246,12 +245,12 @@ fn what_is_wrong_with_a_route_is_told_with_its_line() {
                 .to_owned(),
         ),
     ] {
-        assert_eq!(told(&text), [error], "{text}");
+        assert_eq!(errors_of(&text), [error], "{text}");
     }
 }
 
 #[test]
-fn what_is_wrong_beside_them_is_told_too() {
+fn other_invalid_settings_are_reported_with_their_line() {
     for (text, error) in [
         (
             "gateway: {timeouts: {connect: 2h}}",
@@ -276,11 +275,11 @@ fn what_is_wrong_beside_them_is_told_too() {
              upstream_headers (did you mean upstreams?)",
         ),
     ] {
-        assert_eq!(told(text), [error], "{text}");
+        assert_eq!(errors_of(text), [error], "{text}");
     }
 }
 
-fn shown(found: Result<(ListenAddress, Option<GatewayConfig>), ConfigError>) -> String {
+fn describe(found: Result<(ListenAddress, Option<GatewayConfig>), ConfigError>) -> String {
     match found {
         Ok((listener, None)) => listener.to_string(),
         Ok((listener, Some(gateway))) => {
@@ -293,7 +292,7 @@ fn shown(found: Result<(ListenAddress, Option<GatewayConfig>), ConfigError>) -> 
 }
 
 #[test]
-fn there_is_a_gateway_if_and_only_if_there_is_an_upstream() {
+fn gateway_is_on_if_and_only_if_there_is_an_upstream() {
     let file = || {
         Some(read(
             "gateway: {upstreams: [{name: a, servers: [http://a]}], timeouts: {connect: 1s}}",
@@ -327,9 +326,9 @@ fn there_is_a_gateway_if_and_only_if_there_is_an_upstream() {
              \"a URL with a user\"",
         ),
     ] {
-        assert_eq!(shown(resolve(flag, &upstream, listen, file)), expected);
+        assert_eq!(describe(resolve(flag, &upstream, listen, file)), expected);
     }
     let many: Vec<Secret> = (0..65).map(|_| Secret::from("http://a")).collect();
     let error = "--upstream: at most 64 are wanted, found 65";
-    assert_eq!(shown(resolve(None, &many, None, None)), error);
+    assert_eq!(describe(resolve(None, &many, None, None)), error);
 }

@@ -1,4 +1,4 @@
-//! `gateway.upstreams`: servers, and how they are reached.
+//! Parses and validates `gateway.upstreams`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use tidegate_core::Span;
 use tidegate_gateway::{HealthConfig, ServerUrl, UpstreamConfig};
 use tidegate_net::client::ClientTls;
 
-use crate::config::gateway::{is_repeated, unfit_name};
+use crate::config::gateway::{invalid_name, is_repeated};
 use crate::config::reader::FieldReader;
 
 /// Most servers of an upstream.
 pub(crate) const MAX_SERVERS: usize = 64;
 
-/// Highest cap on the requests that are under way at an upstream.
+/// Largest value of `max_in_flight` of an upstream.
 pub(crate) const MAX_IN_FLIGHT: usize = 1_000_000;
 
-/// One of `gateway.upstreams` as it is written.
+/// One of `gateway.upstreams` before validation.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawUpstream {
@@ -39,8 +39,7 @@ struct RawHealth {
     timeout: Option<Spanned<String>>,
 }
 
-/// Returns the resolved form of each; errors are added to `reader`. Paths are
-/// relative to `folder`.
+/// Returns the resolved upstreams; errors are added to `reader`. Paths are relative to `folder`.
 pub(crate) fn resolve(
     raw: Vec<Spanned<RawUpstream>>,
     folder: &Path,
@@ -49,15 +48,15 @@ pub(crate) fn resolve(
     let mut names = Vec::new();
     for upstream in &raw {
         let Some(name) = &upstream.value.name else {
-            let message = "gateway.upstreams must have a name each, found none";
+            let message = "gateway.upstreams must each have a name, found none";
             reader.add(upstream.referenced, message.to_owned());
             continue;
         };
-        if let Some(reason) = unfit_name(&name.value) {
+        if let Some(reason) = invalid_name(&name.value) {
             reader.add(name.referenced, format!("gateway.upstreams.name {reason}"));
         } else if is_repeated(&mut names, &name.value) {
             let found = format!("{:?} twice", name.value);
-            let message = format!("gateway.upstreams.name must be another for each, found {found}");
+            let message = format!("gateway.upstreams.name must be unique, found {found}");
             reader.add(name.referenced, message);
         }
     }
@@ -76,20 +75,20 @@ impl RawUpstream {
             reader.add(at, format!("gateway.upstreams.servers {wanted}"));
         }
         let mut servers: Vec<ServerUrl> = Vec::with_capacity(self.servers.len());
-        // One that can't be read may have been meant for TLS.
-        let mut speaks_tls = self.servers.is_empty();
+        // An invalid URL may be meant for TLS, so that no second error follows.
+        let mut uses_tls = self.servers.is_empty();
         for text in self.servers {
             let reason = match text.value.parse::<ServerUrl>() {
                 Ok(server) if servers.contains(&server) => {
-                    format!("must be another each, found {server} twice")
+                    format!("must be unique, found {server} twice")
                 }
                 Ok(server) => {
-                    speaks_tls |= server.uses_tls();
+                    uses_tls |= server.uses_tls();
                     servers.push(server);
                     continue;
                 }
                 Err(reason) => {
-                    speaks_tls = true;
+                    uses_tls = true;
                     reason
                 }
             };
@@ -108,7 +107,7 @@ impl RawUpstream {
             }
         };
         let tls = ClientTls { ca, identity };
-        if tls != ClientTls::default() && !speaks_tls {
+        if tls != ClientTls::default() && !uses_tls {
             let wanted = "an https:// server with ca or certificate";
             reader.add(at, format!("gateway.upstreams must have {wanted}, found none"));
         }
@@ -141,10 +140,10 @@ impl RawHealth {
         let range = (Span::SECOND, Span::HOUR, "1s to 1h");
         let every = format!("{NAME}.every");
         let every = reader.span_within(&every, self.every, HealthConfig::DEFAULT_INTERVAL, range);
-        let range = (Span::from_millis(1), every, "1ms to what every says");
-        let (timeout, usual) =
+        let range = (Span::from_millis(1), every, "1ms to the value of every");
+        let (timeout, default) =
             (format!("{NAME}.timeout"), HealthConfig::DEFAULT_TIMEOUT.min(every));
-        let timeout = reader.span_within(&timeout, self.timeout, usual, range);
+        let timeout = reader.span_within(&timeout, self.timeout, default, range);
         HealthConfig { path, every, timeout }
     }
 }

@@ -7,15 +7,15 @@ use tidegate_rules::schema::Schema;
 use super::{file, time};
 use crate::config::gateway::{MAX_IN_FLIGHT, MAX_SERVERS, NAME_PATTERN};
 
+/// Returns the schema of `gateway`.
 pub(crate) fn schema() -> Schema {
-    let tell = Schema::any(
-        "Whether upstreams get the headers that tell a client how it stands, on the request.",
-    );
-    let upstreams = "The servers that requests are forwarded to. `--upstream` takes their place.";
-    let routes = "Which requests go to which upstream; the first that matches counts, and what none \
-                  matches is answered with 404. Without it: all to the only upstream.";
+    let upstream_headers =
+        Schema::any("Whether the request to the upstream also has the rate limit headers.");
+    let upstreams = "Groups of servers that requests are forwarded to. `--upstream` replaces them.";
+    let routes = "Routes to the upstreams. The first route that matches is used; a request without a route gets \
+                  404. Default: all requests to the only upstream.";
     let example = json!({"upstreams": [{"name": "api", "servers": ["http://10.0.0.1:3000"]}]});
-    Schema::map("Where a gateway forwards the requests that the rules allow.")
+    Schema::map("The gateway, a reverse proxy that forwards the requests that the rules allow.")
         .key(
             "upstreams",
             Schema::list(upstreams, upstream())
@@ -30,14 +30,14 @@ pub(crate) fn schema() -> Schema {
         .key(
             "max_wait",
             time(
-                "How long a request may wait for its turn under a `leaky_bucket`: 0s to 1h.",
+                "Longest time that a request waits in the queue of a `leaky_bucket` rule: 0s to 1h.",
                 "30s",
                 "5s",
             ),
         )
         .key(
             "upstream_headers",
-            tell.with("enum", vec![false, true]).with_default(false).example(true),
+            upstream_headers.with("enum", vec![false, true]).with_default(false).example(true),
         )
         .example(example)
 }
@@ -48,31 +48,32 @@ fn name(about: &str, example: &str) -> Schema {
 
 fn upstream() -> Schema {
     let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-    let server = Schema::text("The URL of a server.").with("pattern", "^(http|https|h2c)://[^@]+$");
-    let servers = "Servers that do the same: `http://` speaks HTTP/1.1, `h2c://` HTTP/2 without TLS, \
-                   `https://` what the server prefers.";
-    let in_flight = "Most requests that are under way there at once, from this node. Without it: any \
-                     number.";
-    let health = Schema::map("How each server is asked whether it is well.")
+    let server = Schema::text("URL of a server.").with("pattern", "^(http|https|h2c)://[^@]+$");
+    let servers = "URLs of replicas: `http://` uses HTTP/1.1, `h2c://` HTTP/2 without TLS, and `https://` the \
+                   version that the server prefers.";
+    let in_flight = "Most requests in flight from this node to the upstream. Default: unlimited.";
+    let health = Schema::map("Active health check of each server.")
         .required(
             "path",
-            Schema::text("What is fetched: a status from 200 to 399 means well.")
+            Schema::text("Path of the request. A status from 200 to 399 means healthy.")
                 .with("pattern", "^/[!-~]*$")
                 .example("/healthz"),
         )
         .key(
             "every",
-            Schema::part("How often: 1s to 1h.", "window").with_default("5s").example("10s"),
+            Schema::part("Interval between two health checks: 1s to 1h.", "window")
+                .with_default("5s")
+                .example("10s"),
         )
         .key(
             "timeout",
-            Schema::part("How long an answer may take, not longer than `every`.", "window")
+            Schema::part("Longest time for a response, at most `every`.", "window")
                 .with_default("2s")
                 .example("1s"),
         )
         .example(json!({"path": "/healthz", "every": "5s", "timeout": "2s"}));
-    Schema::map("Servers that do the same, and how they are reached.")
-        .required("name", name("What routes, rules and metrics know it by.", "api"))
+    Schema::map("A group of replicas, and the connections to them.")
+        .required("name", name("Name of the upstream in routes, rules and metrics.", "api"))
         .required(
             "servers",
             Schema::list(servers, server)
@@ -84,12 +85,12 @@ fn upstream() -> Schema {
         .key(
             "ca",
             file(
-                "The authority of the certificates of `https://` servers. Without it: those of the system.",
+                "CA certificates that `https://` servers are verified with. Default: those of the system.",
                 "ca.pem",
             ),
         )
-        .key("certificate", file("A certificate of our own, for servers that ask.", "client.pem"))
-        .key("key", file("Its key.", "client.key"))
+        .key("certificate", file("Client certificate, for servers that require one.", "client.pem"))
+        .key("key", file("Private key of the client certificate.", "client.key"))
         .key("max_in_flight", Schema::whole(in_flight, 1, number(MAX_IN_FLIGHT)).example(200))
         .key("health", health)
         .with("dependentRequired", json!({"certificate": ["key"], "key": ["certificate"]}))
@@ -97,17 +98,17 @@ fn upstream() -> Schema {
 }
 
 fn route() -> Schema {
-    let method = Schema::text("In capitals.").with("pattern", "^[!-`{-~]+$");
-    let methods = Schema::list("Any of these.", method.clone()).with("minItems", 1);
+    let method = Schema::text("A method in capitals.").with("pattern", "^[!-`{-~]+$");
+    let methods = Schema::list("Accepted methods.", method.clone()).with("minItems", 1);
     let priorities = Priority::NAMES.map(|(word, _)| word);
-    Schema::map("Which requests go to an upstream, and how much they matter there.")
+    Schema::map("Conditions on requests, and the upstream and priority of those that match.")
         .key(
             "name",
-            name("What rules and metrics know it by. Without it: the upstream's name.", "checkout"),
+            name("Name of the route in rules and metrics. Default: the name of the upstream.", "checkout"),
         )
         .key(
             "host",
-            Schema::text("The host, without a port: a text, or a pattern in which `*` is anything.")
+            Schema::text("Host without a port: a text, or a pattern in which `*` matches any text.")
                 .with("pattern", "^[A-Za-z0-9._*\\[\\]:-]+$")
                 .example("shop.example.com")
                 .example("*.example.com"),
@@ -115,24 +116,24 @@ fn route() -> Schema {
         .key(
             "path",
             Schema::text(
-                "The path: a text, or a pattern in which `*` is anything but `/`, and `**` anything.",
+                "Path: a text, or a pattern in which `*` matches any text without `/`, and `**` any text.",
             )
             .with("pattern", "^/[^?# ]*$")
             .example("/checkout/**"),
         )
         .key(
             "method",
-            Schema::one_of("The method, one or some. Without it: any.", [method, methods])
+            Schema::one_of("One method or a list. Default: any method.", [method, methods])
                 .example("POST")
                 .example(json!(["GET", "HEAD"])),
         )
         .key(
             "upstream",
-            name("The upstream. It may be left out if there is only one.", "api"),
+            name("Name of the upstream. Optional if there is only one.", "api"),
         )
         .key(
             "priority",
-            Schema::word("Who is turned away first when the upstream has all it can take.", priorities)
+            Schema::word("Near `max_in_flight` of the upstream, requests of lower priority are rejected first.", priorities)
                 .with_default("normal")
                 .example("high"),
         )
@@ -140,16 +141,19 @@ fn route() -> Schema {
 }
 
 fn timeouts() -> Schema {
-    let time = |about: &str, usual: &str, example: &str| -> Schema {
-        Schema::part(about, "window").with_default(usual).example(Value::from(example))
+    let time = |about: &str, default: &str, example: &str| -> Schema {
+        Schema::part(about, "window").with_default(default).example(Value::from(example))
     };
-    Schema::map("How long each step of a request may take: 1ms to 1h each.")
-        .key("connect", time("To reach a server, TLS included.", "5s", "2s"))
-        .key("response", time("From the request to the head of the answer.", "60s", "10s"))
+    Schema::map("Timeouts of the steps of a forwarded request, 1ms to 1h each.")
+        .key(
+            "connect",
+            time("Time to connect to a server, including the TLS handshake.", "5s", "2s"),
+        )
+        .key("response", time("Time from the request to the head of the response.", "60s", "10s"))
         .key(
             "idle",
             time(
-                "Without a byte in either direction while a body is under way, or after an upgrade.",
+                "Time without a byte in either direction during a body or after an upgrade.",
                 "60s",
                 "5m",
             ),

@@ -1,14 +1,14 @@
-//! The schema has the keys that the reader knows.
+//! The schema has the keys that the parser accepts.
 
 use std::path::Path;
 
 use super::*;
 use crate::config::ConfigFile;
 
-/// Stands for a list among the keys that lead somewhere.
+/// Stands for a list in the path of a key.
 const LIST: &str = "[]";
 
-/// Every map of a schema whose keys are fixed, with the keys that lead to it.
+/// Collects every map with fixed keys, and its path.
 fn maps<'s>(schema: &'s Schema, path: Vec<&'s str>, found: &mut Vec<(Vec<&'s str>, &'s Schema)>) {
     if schema.keys().len() > 0 {
         found.push((path.clone(), schema));
@@ -21,7 +21,7 @@ fn maps<'s>(schema: &'s Schema, path: Vec<&'s str>, found: &mut Vec<(Vec<&'s str
     }
 }
 
-/// The keys that the reader names when it finds one at this place that it does not know.
+/// Returns the keys that the parser lists when it finds an unknown key at this path.
 fn known_at(path: &[&str]) -> Vec<String> {
     let (mut open, mut close) = (String::new(), String::new());
     for key in path {
@@ -37,14 +37,14 @@ fn known_at(path: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_schema_has_the_keys_that_the_reader_knows() {
+fn schema_has_the_keys_that_the_parser_accepts() {
     let (schema, mut found) = (schema(), Vec::new());
     maps(&schema, Vec::new(), &mut found);
     assert!(found.len() > 15, "{}", found.len());
     for (path, map) in found {
         let keys: Vec<&str> = map.keys().map(|(name, _)| name).collect();
         let mut known = known_at(&path);
-        // One struct reads all places; which of them a place may be is told later.
+        // One struct reads all lookups; `query` of a session is rejected later.
         if path == ["identity", "session"] {
             known = vec!["cookie".to_owned(), "header".to_owned()];
         }

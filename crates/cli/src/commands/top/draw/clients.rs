@@ -1,20 +1,21 @@
-//! Who comes most, and who is denied most.
+//! The page of clients: most requests, or most denials.
 
-use super::Body;
-use crate::commands::top::columns::Columns;
+use super::PageBody;
+use crate::commands::top::columns::ColumnTable;
 use crate::commands::top::number::{count, rate};
 use crate::commands::top::palette::Palette;
-use crate::commands::top::picture::Picture;
-use crate::commands::top::screen::ClientOrder;
+use crate::commands::top::ui_state::ClientOrder;
+use crate::commands::top::view_model::ViewModel;
 
-pub(crate) fn body(picture: &Picture, by: ClientOrder, width: usize, palette: Palette) -> Body {
+/// Returns the ranking in this order.
+pub(crate) fn body(view: &ViewModel, by: ClientOrder, width: usize, palette: Palette) -> PageBody {
     let (ranking, counted, style) = match by {
-        ClientOrder::Traffic => (&picture.clients.traffic, "REQUESTS", palette.plain()),
-        ClientOrder::Denials => (&picture.clients.denials, "DENIALS", palette.denied()),
+        ClientOrder::Traffic => (&view.clients.traffic, "REQUESTS", palette.plain()),
+        ClientOrder::Denials => (&view.clients.denials, "DENIALS", palette.denied()),
     };
-    let mut columns = Columns::new(&[" CLIENT", counted, "PER SECOND", "RULE"]);
+    let mut columns = ColumnTable::new(&[" CLIENT", counted, "PER SECOND", "RULE"]);
     for ranked in &ranking.clients {
-        // A client whose name is not to be shown has an id all the same.
+        // A client with a hidden name is shown by its id.
         let client =
             ranked.client.as_ref().map_or_else(|| ranked.id.to_string(), ToString::to_string);
         let per_second = ranked.count() as f64 / ranking.seconds.max(1) as f64;
@@ -27,5 +28,5 @@ pub(crate) fn body(picture: &Picture, by: ClientOrder, width: usize, palette: Pa
         columns.row(cells, style);
     }
     let (heading, lines) = columns.lines(width, palette.heading());
-    Body { heading: Some(heading), lines }
+    PageBody { heading: Some(heading), lines }
 }

@@ -1,24 +1,25 @@
-//! The nodes, where counters are, and what is open.
+//! The page of the fleet: nodes, store, listeners and upstreams.
 
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use tidegate_api::{ListenerReport, MemoryReport, RedisReport, StoreReport};
 use tidegate_core::TerminalSafe;
 
-use super::Body;
-use crate::commands::top::columns::{Columns, cut};
-use crate::commands::top::feed::Fleet;
-use crate::commands::top::number::{bytes, count, lasting, micros};
+use super::PageBody;
+use crate::commands::top::columns::{ColumnTable, truncate};
+use crate::commands::top::number::{bytes, count, duration, micros};
 use crate::commands::top::palette::Palette;
-use crate::commands::top::picture::Picture;
+use crate::commands::top::poller::SafeFleetReport;
+use crate::commands::top::view_model::ViewModel;
 
-pub(crate) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
-    let fleet = &picture.fleet;
-    let mut page = Paper { lines: Vec::new(), width, palette };
-    if let Some(reason) = picture.fleet_away.as_ref().filter(|_| picture.away.is_none()) {
-        page.text(&format!(" not known now: {reason}"), palette.alarm());
+/// Returns the page of the fleet.
+pub(crate) fn body(view: &ViewModel, width: usize, palette: Palette) -> PageBody {
+    let fleet = &view.fleet;
+    let mut page = FleetLines { lines: Vec::new(), width, palette };
+    if let Some(reason) = view.fleet_error.as_ref().filter(|_| view.unreachable.is_none()) {
+        page.text(&format!(" fleet report unavailable: {reason}"), palette.alarm());
     }
-    nodes(fleet, picture.live.at, &mut page);
+    nodes(fleet, view.live.at, &mut page);
     store(&fleet.store, &mut page);
     listeners(fleet, &mut page);
     upstreams(fleet, &mut page);
@@ -33,62 +34,62 @@ pub(crate) fn body(picture: &Picture, width: usize, palette: Palette) -> Body {
         ),
         palette.plain(),
     );
-    Body { heading: None, lines: page.lines }
+    PageBody { heading: None, lines: page.lines }
 }
 
-/// What was written so far.
-struct Paper {
+/// The lines of the page so far.
+struct FleetLines {
     lines: Vec<Line<'static>>,
     width: usize,
     palette: Palette,
 }
 
-impl Paper {
+impl FleetLines {
     fn text(&mut self, text: &str, style: Style) {
-        self.lines.push(Line::from(Span::styled(cut(text, self.width), style)));
+        self.lines.push(Line::from(Span::styled(truncate(text, self.width), style)));
     }
 
-    /// A table, and an empty line after it.
-    fn table(&mut self, columns: &Columns) {
+    /// Adds a table and an empty line.
+    fn table(&mut self, columns: &ColumnTable) {
         let (heading, rows) = columns.lines(self.width, self.palette.heading());
         self.lines.push(heading);
         self.lines.extend(rows);
         self.lines.push(Line::default());
     }
 
-    fn style(&self, is_fine: bool) -> Style {
-        if is_fine { self.palette.plain() } else { self.palette.alarm() }
+    fn style(&self, is_healthy: bool) -> Style {
+        if is_healthy { self.palette.plain() } else { self.palette.alarm() }
     }
 }
 
-fn nodes(fleet: &Fleet, now: u64, page: &mut Paper) {
-    let mut columns = Columns::new(&[" NODE", "RULES", "STANDS", "SEEN", "PROBLEM"]);
+fn nodes(fleet: &SafeFleetReport, now: u64, page: &mut FleetLines) {
+    let mut columns = ColumnTable::new(&[" NODE", "RULES", "STATE", "SEEN", "PROBLEM"]);
     for node in &fleet.nodes {
         let seen = match node.seen {
             0 => "-".to_owned(),
-            seen => format!("{} ago", lasting(now.saturating_sub(seen))),
+            seen => format!("{} ago", duration(now.saturating_sub(seen))),
         };
         let problem = node.problem.as_ref().map(ToString::to_string).unwrap_or_default();
-        let is_fine = !node.behind && problem.is_empty();
-        let stands = if node.behind { "behind" } else { "latest" };
+        let is_healthy = !node.behind && problem.is_empty();
+        let state = if node.behind { "behind" } else { "latest" };
         let cells = vec![
             format!(" {}", node.node),
             node.version.to_string(),
-            stands.to_owned(),
+            state.to_owned(),
             seen,
             problem,
         ];
-        columns.row(cells, page.style(is_fine));
+        columns.row(cells, page.style(is_healthy));
     }
     page.table(&columns);
     if let Some(reason) = &fleet.unknown {
         page.lines.pop();
-        page.text(&format!(" other nodes are not listed: {reason}"), page.palette.quiet());
+        page.text(&format!(" other nodes are not listed: {reason}"), page.palette.dimmed());
         page.lines.push(Line::default());
     }
 }
 
-fn store(store: &StoreReport<TerminalSafe>, page: &mut Paper) {
+fn store(store: &StoreReport<TerminalSafe>, page: &mut FleetLines) {
     match store {
         StoreReport::Memory(store) => memory(store, page),
         StoreReport::Redis(store) => redis(store, page),
@@ -96,20 +97,20 @@ fn store(store: &StoreReport<TerminalSafe>, page: &mut Paper) {
     }
 }
 
-fn memory(store: &MemoryReport, page: &mut Paper) {
+fn memory(store: &MemoryReport, page: &mut FleetLines) {
     let overflow = match store.overflowed {
         0 => String::new(),
-        times => format!(", {} shared a bucket for want of room", count(times)),
+        times => format!(", {} checks used an overflow bucket", count(times)),
     };
-    let (keys, most, size) = (count(store.keys), count(store.max_keys), bytes(store.bytes));
+    let (keys, max_keys, size) = (count(store.keys), count(store.max_keys), bytes(store.bytes));
     page.text(
-        &format!(" store: memory, {keys} of {most} keys, {size}{overflow}"),
+        &format!(" store: memory, {keys} of {max_keys} keys, {size}{overflow}"),
         page.palette.plain(),
     );
     page.lines.push(Line::default());
 }
 
-fn redis(store: &RedisReport<TerminalSafe>, page: &mut Paper) {
+fn redis(store: &RedisReport<TerminalSafe>, page: &mut FleetLines) {
     let RedisReport { fleet, late, lost, failovers, leased_clients, leased_tokens, .. } = store;
     let nodes = match fleet {
         1 => "1 node".to_owned(),
@@ -118,13 +119,15 @@ fn redis(store: &RedisReport<TerminalSafe>, page: &mut Paper) {
     let (late, lost) = (count(*late), count(*lost));
     let leased = match leased_clients {
         0 => String::new(),
-        clients => format!(", {} tokens held for {}", count(*leased_tokens), count(*clients)),
+        clients => {
+            format!(", {} tokens leased for {} clients", count(*leased_tokens), count(*clients))
+        }
     };
     page.text(
         &format!(" store: redis, {nodes}, {late} late, {lost} lost, {failovers} failovers{leased}"),
         page.palette.plain(),
     );
-    let mut columns = Columns::new(&[
+    let mut columns = ColumnTable::new(&[
         " SERVER", "BREAKER", "P50", "P99", "TIMEOUTS", "FAILED", "OPENED", "MEMORY", "KEYS",
         "EVICTED",
     ]);
@@ -148,11 +151,11 @@ fn redis(store: &RedisReport<TerminalSafe>, page: &mut Paper) {
     page.table(&columns);
 }
 
-fn listeners(fleet: &Fleet, page: &mut Paper) {
+fn listeners(fleet: &SafeFleetReport, page: &mut FleetLines) {
     if fleet.listeners.is_empty() {
         return;
     }
-    let mut columns = Columns::new(&[" LISTENER", "OPEN", "ACCEPTED", "MOST"]);
+    let mut columns = ColumnTable::new(&[" LISTENER", "OPEN", "ACCEPTED", "MAX"]);
     for listener in &fleet.listeners {
         let ListenerReport { listener, open, accepted, most } = listener;
         let cells = vec![format!(" {listener}"), count(*open), count(*accepted), count(*most)];
@@ -161,11 +164,12 @@ fn listeners(fleet: &Fleet, page: &mut Paper) {
     page.table(&columns);
 }
 
-fn upstreams(fleet: &Fleet, page: &mut Paper) {
+fn upstreams(fleet: &SafeFleetReport, page: &mut FleetLines) {
     if fleet.upstreams.is_empty() {
         return;
     }
-    let mut columns = Columns::new(&[" UPSTREAM", "IN FLIGHT", "MOST", "ANSWERED", "NOT", "UP"]);
+    let mut columns =
+        ColumnTable::new(&[" UPSTREAM", "IN FLIGHT", "MAX", "ANSWERED", "FAILED", "UP"]);
     for upstream in &fleet.upstreams {
         let up = upstream.servers.iter().filter(|server| server.up).count();
         let answered =

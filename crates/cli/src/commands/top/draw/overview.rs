@@ -1,4 +1,4 @@
-//! What happens now, and which rules have a part in it.
+//! The overview page: current rates with their history, and the rules.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -6,28 +6,38 @@ use ratatui::style::Style;
 use ratatui::widgets::{Sparkline, Widget};
 use tidegate_api::{LiveSecond, RuleActivity};
 
-use super::{Body, line, split};
-use crate::commands::top::columns::Columns;
+use super::{PageBody, line, split};
+use crate::commands::top::columns::ColumnTable;
 use crate::commands::top::number::{count, micros, rate};
 use crate::commands::top::palette::Palette;
-use crate::commands::top::picture::{Picture, RuleOrder};
+use crate::commands::top::view_model::{RuleOrder, ViewModel};
 
-/// How many lines the upper part has.
+/// Height of the rates in lines.
 pub(crate) const HEIGHT: u16 = 6;
-/// How wide the words and numbers left of the history are.
-const WORDS: u16 = 22;
+/// Width of the label and the number left of a history, in cells.
+const LABEL_WIDTH: u16 = 22;
 
-/// What it is called, what it is now, where it is in a second, and how it is drawn.
-type Row = (&'static str, String, fn(&LiveSecond) -> u64, Style);
+/// A label, the current number, the accessor of its history, and a style.
+type HistoryRow = (&'static str, String, fn(&LiveSecond) -> u64, Style);
 
-/// Rates with their history, and what else happened in the last second.
-pub(crate) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut Buffer) {
-    let last = picture.last();
-    let told = |number: u64| format!("{}/s", count(number));
-    let rows: [Row; 4] = [
-        ("allowed", told(last.checks.allowed), |second| second.checks.allowed, palette.allowed()),
-        ("denied", told(last.checks.denied), |second| second.checks.denied, palette.denied()),
-        ("failed open", told(last.failed_open), |second| second.failed_open, palette.failed()),
+/// Draws the rates with their history, and a line of other figures of the last second.
+pub(crate) fn head(view: &ViewModel, palette: Palette, area: Rect, buffer: &mut Buffer) {
+    let last = view.last();
+    let per_second = |number: u64| format!("{}/s", count(number));
+    let rows: [HistoryRow; 4] = [
+        (
+            "allowed",
+            per_second(last.checks.allowed),
+            |second| second.checks.allowed,
+            palette.allowed(),
+        ),
+        ("denied", per_second(last.checks.denied), |second| second.checks.denied, palette.denied()),
+        (
+            "failed open",
+            per_second(last.failed_open),
+            |second| second.failed_open,
+            palette.failed(),
+        ),
         (
             "p99",
             micros(last.p99_micros),
@@ -39,31 +49,32 @@ pub(crate) fn head(picture: &Picture, palette: Palette, area: Rect, buffer: &mut
     for (name, number, value, style) in rows {
         let row;
         [row, rest] = split(rest, 1);
-        history(name, &number, &values(picture, value, row), style, row, buffer);
+        history(name, &number, &values(view, value, row), style, row, buffer);
     }
     let [row, _] = split(rest, 1);
     let other = format!(
         " p50 {}  unavailable {}  invalid {}  blocked {} ({} listed)",
         micros(last.p50_micros),
-        told(last.checks.unavailable),
-        told(last.checks.invalid),
-        told(last.checks.blocked),
-        count(picture.live.blocked),
+        per_second(last.checks.unavailable),
+        per_second(last.checks.invalid),
+        per_second(last.checks.blocked),
+        count(view.live.blocked),
     );
     line(&other, palette.plain(), row, buffer);
 }
 
-/// As many of the last seconds as there is room for.
-fn values(picture: &Picture, value: fn(&LiveSecond) -> u64, row: Rect) -> Vec<Option<u64>> {
-    let room = usize::from(row.width.saturating_sub(WORDS + 1));
-    let there = picture.seconds.iter().rev().take(room).map(|second| Some(value(second)));
-    let mut values: Vec<Option<u64>> = there.collect();
-    // What was before we looked is nothing, not none.
+/// Returns the last seconds that fit into the row, oldest first.
+fn values(view: &ViewModel, value: fn(&LiveSecond) -> u64, row: Rect) -> Vec<Option<u64>> {
+    let room = usize::from(row.width.saturating_sub(LABEL_WIDTH + 1));
+    let known = view.seconds.iter().rev().take(room).map(|second| Some(value(second)));
+    let mut values: Vec<Option<u64>> = known.collect();
+    // Seconds before the first report are unknown, not zero.
     values.resize(room, None);
     values.reverse();
     values
 }
 
+/// Draws a label, a number and a sparkline.
 fn history(
     name: &str,
     number: &str,
@@ -78,18 +89,18 @@ fn history(
     line(
         &format!(" {name:<12}{number:>8}"),
         style,
-        Rect { width: WORDS.min(row.width), ..row },
+        Rect { width: LABEL_WIDTH.min(row.width), ..row },
         buffer,
     );
-    if row.width > WORDS + 1 {
-        let place = Rect { x: row.x + WORDS, width: row.width - WORDS - 1, ..row };
-        Sparkline::default().data(values.iter().copied()).style(style).render(place, buffer);
+    if row.width > LABEL_WIDTH + 1 {
+        let chart = Rect { x: row.x + LABEL_WIDTH, width: row.width - LABEL_WIDTH - 1, ..row };
+        Sparkline::default().data(values.iter().copied()).style(style).render(chart, buffer);
     }
 }
 
-/// Each rule with what it said.
-pub(crate) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Palette) -> Body {
-    let mut columns = Columns::new(&[
+/// Returns the outcomes of each rule.
+pub(crate) fn rules(view: &ViewModel, by: RuleOrder, width: usize, palette: Palette) -> PageBody {
+    let mut columns = ColumnTable::new(&[
         " RULE",
         "ALLOWED/s",
         "DENIED/s",
@@ -100,7 +111,7 @@ pub(crate) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Pal
         "CLOSED",
         "BLOCKED",
     ]);
-    for rule in picture.rules(by) {
+    for rule in view.rules(by) {
         let RuleActivity { rule, total, per_second: now } = rule;
         let style = if now.failed_open > 0.0 || now.failed_closed > 0.0 {
             palette.failed()
@@ -123,5 +134,5 @@ pub(crate) fn rules(picture: &Picture, by: RuleOrder, width: usize, palette: Pal
         columns.row(cells, style);
     }
     let (heading, lines) = columns.lines(width, palette.heading());
-    Body { heading: Some(heading), lines }
+    PageBody { heading: Some(heading), lines }
 }

@@ -1,11 +1,11 @@
-//! Frames as they are seen.
+//! Rendered frames, compared with snapshots.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::commands::top::feed::{Clients, News};
+use crate::commands::top::poller::{ClientRankings, Update};
 
 fn live(seconds: &[Value]) -> Value {
     fn outcomes(
@@ -72,121 +72,122 @@ fn ranking(counted: &str) -> Value {
     ]})
 }
 
-fn picture() -> Picture {
+fn sample_view() -> ViewModel {
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()
     }
-    let mut picture = Picture::of("127.0.0.1:9090");
-    picture.hear(News::Live(Ok(read(live(&seconds())))));
-    let clients = Clients { traffic: read(ranking("requests")), denials: read(ranking("denials")) };
-    picture.hear(News::Clients(Ok(clients)));
-    picture.hear(News::Fleet(Ok(read(fleet()))));
-    picture
+    let mut view = ViewModel::new("127.0.0.1:9090");
+    view.apply(Update::Live(Ok(read(live(&seconds())))));
+    let clients =
+        ClientRankings { traffic: read(ranking("requests")), denials: read(ranking("denials")) };
+    view.apply(Update::Clients(Ok(clients)));
+    view.apply(Update::Fleet(Ok(read(fleet()))));
+    view
 }
 
-fn seen(picture: &Picture, screen: &Screen, (width, height): (u16, u16)) -> String {
+fn rendered(view: &ViewModel, state: &UiState, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let draw = |frame: &mut ratatui::Frame<'_>| {
-        draw(picture, screen, Palette::new(true), frame.area(), frame.buffer_mut());
+        draw(view, state, Palette::new(true), frame.area(), frame.buffer_mut());
     };
     terminal.draw(draw).unwrap();
     terminal.backend().to_string()
 }
 
-const USUAL: (u16, u16) = (100, 24);
+const WIDE: (u16, u16) = (100, 24);
 const NARROW: (u16, u16) = (60, 15);
 
-fn on(page: Page) -> Screen {
-    Screen { page, ..Screen::default() }
+fn on(page: Page) -> UiState {
+    UiState { page, ..UiState::default() }
 }
 
 #[test]
-fn every_page_fits_terminals_wide_and_narrow() {
-    let picture = picture();
+fn every_page_fits_wide_and_narrow_terminals() {
+    let view = sample_view();
     for page in Page::ALL {
-        for (name, size) in [("wide", USUAL), ("narrow", NARROW)] {
+        for (name, size) in [("wide", WIDE), ("narrow", NARROW)] {
             insta::assert_snapshot!(
                 format!("{}-{name}", page.name()),
-                seen(&picture, &on(page), size)
+                rendered(&view, &on(page), size)
             );
         }
     }
 }
 
 #[test]
-fn a_server_that_is_away_is_said_to_be_and_what_was_known_stays() {
-    let mut picture = picture();
-    picture.hear(News::Live(Err("127.0.0.1:9090 can't be reached: refused".into())));
-    let shown = seen(&picture, &on(Page::Overview), USUAL);
-    assert!(shown.contains("away, trying again: 127.0.0.1:9090 can't be reached: refused"));
+fn unreachable_server_is_reported_and_its_last_figures_stay() {
+    let mut view = sample_view();
+    view.apply(Update::Live(Err("127.0.0.1:9090 can't be reached: refused".into())));
+    let shown = rendered(&view, &on(Page::Overview), WIDE);
+    assert!(shown.contains("unreachable, retrying: 127.0.0.1:9090 can't be reached: refused"));
     assert!(shown.contains("login"), "{shown}");
-    let mut nobody = Picture::of("127.0.0.1:9090");
-    assert!(seen(&nobody, &on(Page::Fleet), USUAL).contains("tidegate at 127.0.0.1:9090"));
-    nobody.hear(News::Live(Err("no".into())));
-    assert!(seen(&nobody, &on(Page::Overview), NARROW).contains("away, trying again: no"));
+    let mut empty = ViewModel::new("127.0.0.1:9090");
+    assert!(rendered(&empty, &on(Page::Fleet), WIDE).contains("tidegate at 127.0.0.1:9090"));
+    empty.apply(Update::Live(Err("no".into())));
+    assert!(rendered(&empty, &on(Page::Overview), NARROW).contains("unreachable, retrying: no"));
 }
 
 #[test]
-fn no_size_is_too_small_and_no_line_is_too_far() {
-    let picture = picture();
+fn every_size_and_scroll_position_can_be_drawn() {
+    let view = sample_view();
     for page in Page::ALL {
         for (width, height) in [(1, 1), (2, 3), (7, 2), (20, 5), (59, 8), (300, 100)] {
-            let screen = Screen { scroll: usize::MAX, shows_help: true, ..on(page) };
-            seen(&picture, &screen, (width, height));
+            let state = UiState { scroll: usize::MAX, shows_help: true, ..on(page) };
+            rendered(&view, &state, (width, height));
         }
     }
 }
 
 #[test]
-fn what_clients_call_themselves_says_nothing_to_the_terminal() {
-    let picture = picture();
-    for shown in [seen(&picture, &on(Page::Clients), USUAL), text(&picture, 100)] {
+fn control_characters_in_client_names_are_replaced() {
+    let view = sample_view();
+    for shown in [rendered(&view, &on(Page::Clients), WIDE), text(&view, 100)] {
         assert!(shown.contains("mallory") && shown.contains("owned"), "{shown}");
         assert!(!shown.chars().any(|letter| letter.is_control() && letter != '\n'), "{shown:?}");
     }
 }
 
 #[test]
-fn rules_are_sorted_as_asked() {
-    let picture = picture();
+fn rules_are_sorted_by_the_chosen_order() {
+    let view = sample_view();
     for (order, first) in [
         (RuleOrder::AsWritten, "api"),
         (RuleOrder::Allowed, "api"),
         (RuleOrder::Denied, "login"),
         (RuleOrder::FailedOpen, "pay"),
     ] {
-        assert_eq!(picture.rules(order)[0].rule.as_str(), first, "{order:?}");
+        assert_eq!(view.rules(order)[0].rule.as_str(), first, "{order:?}");
     }
 }
 
 #[test]
-fn what_has_no_room_can_be_scrolled_to() {
-    let picture = picture();
-    let screen = Screen { scroll: usize::MAX, ..on(Page::Fleet) };
-    assert!(!seen(&picture, &on(Page::Fleet), NARROW).contains("process:"));
-    assert!(seen(&picture, &screen, NARROW).contains("process:"));
+fn lines_below_the_frame_can_be_scrolled_to() {
+    let view = sample_view();
+    let state = UiState { scroll: usize::MAX, ..on(Page::Fleet) };
+    assert!(!rendered(&view, &on(Page::Fleet), NARROW).contains("process:"));
+    assert!(rendered(&view, &state, NARROW).contains("process:"));
 }
 
 #[test]
-fn help_and_pause_are_seen() {
-    let picture = picture();
-    let screen = Screen { shows_help: true, ..Screen::default() };
-    insta::assert_snapshot!("help", seen(&picture, &screen, NARROW));
-    let screen = Screen { is_paused: true, ..Screen::default() };
-    assert!(seen(&picture, &screen, NARROW).contains("paused: p goes on"));
+fn help_and_pause_are_drawn() {
+    let view = sample_view();
+    let state = UiState { shows_help: true, ..UiState::default() };
+    insta::assert_snapshot!("help", rendered(&view, &state, NARROW));
+    let state = UiState { is_paused: true, ..UiState::default() };
+    assert!(rendered(&view, &state, NARROW).contains("paused: p resumes"));
 }
 
 #[test]
-fn a_frame_for_scripts_has_every_page() {
-    insta::assert_snapshot!("once", text(&picture(), 100));
+fn printed_frame_has_every_page() {
+    insta::assert_snapshot!("once", text(&sample_view(), 100));
 }
 
 #[test]
 fn client_of_a_rule_by_several_attributes_is_drawn_with_all_of_them() {
-    let mut picture = picture();
+    let mut view = sample_view();
     let ranking = r#"{"by":"traffic","since":1,"seconds":100,"clients":[{"rule":"login","id":"ip+path#1",
         "client":{"path":"/login","ip":"192.0.2.7"},"requests":5,"atLeast":5}]}"#;
-    picture.clients.traffic = serde_json::from_str(ranking).unwrap();
-    let drawn = seen(&picture, &on(Page::Clients), USUAL);
+    view.clients.traffic = serde_json::from_str(ranking).unwrap();
+    let drawn = rendered(&view, &on(Page::Clients), WIDE);
     assert!(drawn.contains("path=/login ip=192.0.2.7"), "{drawn}");
 }

@@ -1,24 +1,24 @@
-//! The terminal while it is ours.
+//! The terminal in raw mode on the alternate screen.
 
 use std::io;
 
 use ratatui::DefaultTerminal;
 
-/// A terminal that shows us alone, and becomes what it was when this is dropped, or when anything panics.
-pub(crate) struct Stage {
+/// A terminal in raw mode on the alternate screen. It is restored on drop and on panic.
+pub(crate) struct TerminalGuard {
     terminal: DefaultTerminal,
 }
 
-impl Stage {
-    /// Takes the terminal.
+impl TerminalGuard {
+    /// Switches to raw mode and to the alternate screen.
     ///
     /// # Errors
-    /// It can't be taken; it is then as it was.
+    /// The terminal can't be switched; its previous state is restored.
     pub(crate) fn enter() -> io::Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Self { terminal }),
             Err(error) => {
-                // It may have been taken in part.
+                // `try_init` may have failed after raw mode was on.
                 let _ = ratatui::try_restore();
                 Err(error)
             }
@@ -30,9 +30,9 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        // Whoever has closed it does not mind.
+        // A closed terminal needs no restore.
         let _ = ratatui::try_restore();
     }
 }

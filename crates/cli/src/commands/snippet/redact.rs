@@ -1,12 +1,12 @@
-//! What of a line may be shown to whoever reads the output of a build.
+//! Removes secrets from source lines, because the output may end up in build logs.
 
 use tidegate_service::config_error::SECRET_MARKS;
 
-use crate::commands::excerpt::lines;
+use crate::commands::snippet::lines;
 
-/// Keys whose values are secrets: `api_key: k1` in a condition of a rule, and those of a configuration that
-/// was not known for one.
-const KEYS: [&str; 10] = [
+/// Keys with secret values: `api_key: k1` in a condition of a rule, and keys of a configuration that was not
+/// recognized as one.
+const SECRET_KEYS: [&str; 10] = [
     "api_key:",
     "session:",
     "bearer:",
@@ -19,54 +19,55 @@ const KEYS: [&str; 10] = [
     "url:",
 ];
 
-/// A line of a configuration up to its `end`-th character; nothing if a secret may stand in it.
-pub(crate) fn of_config(text: &str, place: usize, end: usize) -> Option<String> {
-    let above: Vec<&str> = lines(text).take(place + 1).collect();
+/// Returns a line of a configuration up to its `end`-th character; `None` if it may contain a secret.
+pub(crate) fn config_line(text: &str, index: usize, end: usize) -> Option<String> {
+    let above: Vec<&str> = lines(text).take(index + 1).collect();
     let (line, above) = above.split_last()?;
-    if is_secretive(line) {
+    if mentions_secret(line) {
         return None;
     }
-    // What the line belongs to: every line above that stands further left, and the one right above
-    // if it goes on here.
-    let written = above.iter().rev().filter(|line| !line.trim().is_empty());
-    let mut indent = indented(line);
-    for (index, line) in written.enumerate() {
-        let goes_on = index == 0 && line.trim_end().ends_with([':', ',', '[', '{', '-', '|', '>']);
-        if indented(line) < indent || goes_on {
-            if is_secretive(line) {
+    // The parents of the line are the lines above with less indentation, and the line directly above if it
+    // continues here.
+    let not_blank = above.iter().rev().filter(|line| !line.trim().is_empty());
+    let mut indent = indentation(line);
+    for (index, line) in not_blank.enumerate() {
+        let continues =
+            index == 0 && line.trim_end().ends_with([':', ',', '[', '{', '-', '|', '>']);
+        if indentation(line) < indent || continues {
+            if mentions_secret(line) {
                 return None;
             }
-            indent = indent.min(indented(line));
+            indent = indent.min(indentation(line));
         }
     }
     let mut shown: String = line.chars().take(end).collect();
     if shown.len() < line.trim_end().len() {
-        // The colon says that it was a key.
+        // The colon shows that the error is in a key.
         let rest = line.get(shown.len()..).unwrap_or_default();
         shown.push_str(if rest.starts_with(':') { ": …" } else { " …" });
     }
     Some(shown)
 }
 
-fn indented(line: &str) -> usize {
+fn indentation(line: &str) -> usize {
     line.chars().take_while(|letter| letter.is_whitespace()).count()
 }
 
-fn is_secretive(line: &str) -> bool {
+fn mentions_secret(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     SECRET_MARKS.iter().any(|word| line.contains(word))
 }
 
-/// A line of rules in which each secret value is crossed out, letter by letter.
-pub(crate) fn of_rules(line: &str) -> String {
+/// Returns a line of rules in which every letter and digit of a secret value is `*`.
+pub(crate) fn rules_line(line: &str) -> String {
     let mut shown = String::with_capacity(line.len());
     let mut rest = line;
-    while let Some((start, key)) = KEYS
+    while let Some((start, key)) = SECRET_KEYS
         .iter()
         .filter_map(|key| Some((find_word(rest, key)?, *key)))
         .min_by_key(|(start, _)| *start)
     {
-        // `header.x-key:` goes on to its colon.
+        // `header.x-key:` ends at its colon.
         let after = start + key.len();
         let colon = if key.ends_with(':') {
             Some(after)
@@ -80,15 +81,15 @@ pub(crate) fn of_rules(line: &str) -> String {
         rest = &rest[value..];
         if colon.is_some() {
             let length = value_length(rest);
-            let crossed = |letter: char| if letter.is_alphanumeric() { '*' } else { letter };
-            shown.extend(rest[..length].chars().map(crossed));
+            let masked = |letter: char| if letter.is_alphanumeric() { '*' } else { letter };
+            shown.extend(rest[..length].chars().map(masked));
             rest = &rest[length..];
         }
     }
     shown + rest
 }
 
-/// Where a word begins that does not stand at the end of a longer one.
+/// Returns the start of a word that is not the end of a longer word.
 fn find_word(text: &str, word: &str) -> Option<usize> {
     let found = text.match_indices(word).find(|(start, _)| {
         !text[..*start]
@@ -97,7 +98,7 @@ fn find_word(text: &str, word: &str) -> Option<usize> {
     found.map(|(start, _)| start)
 }
 
-/// How long a value is, the spaces before it among it. A map has its own keys.
+/// Returns the length of a value in bytes, including the spaces before it. A map has length 0: its own keys are masked.
 fn value_length(text: &str) -> usize {
     let value = text.trim_start();
     let spaces = text.len() - value.len();
@@ -108,6 +109,6 @@ fn value_length(text: &str) -> usize {
         Some('\'') => &['\''],
         _ => return spaces + value.find([',', '}', '#']).unwrap_or(value.len()),
     };
-    // The first character is a bracket or a quote, of one byte.
+    // The first character is a bracket or a quote, which has one byte.
     spaces + 1 + value[1..].find(ends).unwrap_or(value.len() - 1)
 }
