@@ -7,7 +7,7 @@ import { clientName, count, dateTime, duration } from "./format.js";
 import { poll } from "./live_feed.js";
 
 const POLL_MILLIS = 2000;
-/// Most other rules whose buckets of a client are shown.
+/// Maximum number of other rules for which the page shows a client's buckets.
 const MAX_OTHER_BUCKETS = 20;
 
 export function clients(main, query) {

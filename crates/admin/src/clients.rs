@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use tidegate_core::CallError;
-use tidegate_limiter::{ForgetError, Limiter};
+use tidegate_limiter::{Limiter, ResetError};
 use tidegate_net::http::json::Json;
 use tidegate_net::http::response::{self, Body};
 use tidegate_service::call::NamedClient;
@@ -40,9 +40,9 @@ pub(crate) async fn handle(
         Err(error) => return response::call_error(&error),
     };
     if is_reset {
-        match limiter.forget(client.rule.name(), &client.request).await {
+        match limiter.reset(client.rule.name(), &client.request).await {
             Ok(()) => {}
-            Err(ForgetError::Store(error)) => return unconfirmed(&error),
+            Err(ResetError::Store(error)) => return unconfirmed(&error),
             Err(error) => return response::problem(StatusCode::NOT_FOUND, &error.to_string()),
         }
         let (rule, id) = (client.rule.name(), client.id(limiter));

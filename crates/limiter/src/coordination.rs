@@ -192,15 +192,15 @@ impl Coordinator {
     ///
     /// # Errors
     /// The store did not confirm the reset of a shard.
-    pub(crate) async fn forget<S: Store>(
+    pub(crate) async fn reset<S: Store>(
         &self,
         store: &Arc<S>,
         accuracy: Accuracy,
         key: Key,
     ) -> Result<(), StoreError> {
         match accuracy {
-            Accuracy::Split => self.split.forget(key),
-            Accuracy::Sharded(count) => self.shards.forget(store, count, key).await?,
+            Accuracy::Split => self.split.reset(key),
+            Accuracy::Sharded(count) => self.shards.reset(store, count, key).await?,
             Accuracy::Synced(_) => self.syncs.remove(key),
             Accuracy::Exact | Accuracy::LeasedWhenHot | Accuracy::Leased => {}
         }

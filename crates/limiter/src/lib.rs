@@ -34,8 +34,8 @@ pub use coordination::membership::{
     HeartbeatReply, Membership, MembershipView, ShareStatus, ShareTerm,
 };
 pub use limiter::{
-    AcquireError, Admission, CheckRequest, CheckTarget, FailureCounts, ForgetError, Limiter,
-    LimiterBuilder, NotASingleKeyRule, Receipt, SlotGuard, UnknownRule,
+    AcquireError, Admission, CheckRequest, CheckTarget, FailureCounts, Limiter, LimiterBuilder,
+    NotASingleKeyRule, Receipt, ResetError, SlotGuard, UnknownRule,
 };
 pub use live::LiveLimiter;
 pub use per_key::{ExceedsCapacity, PerKey};

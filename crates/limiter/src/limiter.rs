@@ -29,7 +29,7 @@ use crate::store::{ChargeMode, Store};
 
 pub use self::admission::Admission;
 pub use self::builder::LimiterBuilder;
-pub use self::error::{AcquireError, ForgetError, NotASingleKeyRule, UnknownRule};
+pub use self::error::{AcquireError, NotASingleKeyRule, ResetError, UnknownRule};
 pub use self::fallback::FailureCounts;
 pub use self::plan::{CheckRequest, CheckTarget};
 pub use self::receipt::Receipt;
@@ -393,24 +393,24 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// No rule has this name, or the store did not confirm it.
-    pub async fn forget(&self, rule: &str, request: &Request<'_>) -> Result<(), ForgetError> {
+    pub async fn reset(&self, rule: &str, request: &Request<'_>) -> Result<(), ResetError> {
         let charge = self.inner.planner.plan_rule(self.rule_index(rule)?, request);
         if let Some(penalties) = &self.inner.penalties {
-            penalties.forget(charge.key);
+            penalties.reset(charge.key);
         }
         let coordinator =
             self.inner.coordinator.as_ref().filter(|_| self.uses_coordinator(&charge));
-        let forget_here = async || match coordinator {
+        let reset_here = async || match coordinator {
             Some(coordinator) => {
-                coordinator.forget(&self.inner.store, charge.rule.accuracy(), charge.key).await
+                coordinator.reset(&self.inner.store, charge.rule.accuracy(), charge.key).await
             }
             None => Ok(()),
         };
         // Local state is reset before the store, so that no old usage is reported to it afterwards. It is
         // reset again after it, because a check in between may have read the old state.
-        forget_here().await?;
-        self.inner.store.forget(charge.key).await?;
-        Ok(forget_here().await?)
+        reset_here().await?;
+        self.inner.store.reset(charge.key).await?;
+        Ok(reset_here().await?)
     }
 
     /// Returns a handle for one rule, with a bucket for each value of the attribute that it counts by.

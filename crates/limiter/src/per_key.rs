@@ -137,8 +137,8 @@ impl PerKey<MemoryStore> {
     }
 
     /// Resets `key`, so that its limit is full again.
-    pub fn forget(&self, key: impl AsRef<[u8]>) {
-        self.store.forget_one(self.key(key.as_ref()));
+    pub fn reset(&self, key: impl AsRef<[u8]>) {
+        self.store.reset_one(self.key(key.as_ref()));
     }
 
     /// Spends `cost` for `key`, and waits until it fits.

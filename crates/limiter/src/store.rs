@@ -229,7 +229,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// The store did not confirm it.
-    fn forget(&self, key: Key) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn reset(&self, key: Key) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Returns the `number`-th key derived from another. It is as random as that one, so it does not collide with

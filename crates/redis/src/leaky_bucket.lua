@@ -1,5 +1,5 @@
 -- Leaky bucket. A state is the end of the last slot (micros, parts); zero parts are not written. Numbers and
--- terms are those of a token bucket whose capacity is the length of the queue plus one.
+-- terms are those of a token bucket with a capacity of the queue length plus one.
 
 local function terms(text, at)
   return unpack_from('>I7I7I7I7I7', text, at)

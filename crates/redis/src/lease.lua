@@ -19,7 +19,7 @@
 -- limit that was used last.
 --
 -- The leases of a limit are stored as its tag, and for each lease its id, tokens, spent tokens and end, and for a
--- bucket the weights of both. A lease whose tokens are all spent reserves nothing: it records the usage that was
+-- bucket the weights of both. A lease without unspent tokens reserves nothing: it records the usage that was
 -- reported under its id.
 --
 -- Returns the time, and for each request a byte. 1: applied; then whether the cost was charged, the number of the

@@ -50,7 +50,7 @@ pub(crate) struct Scripts {
     pub(crate) refund: Script,
     pub(crate) lease: Script,
     pub(crate) heartbeat: Script,
-    pub(crate) forget: Script,
+    pub(crate) reset: Script,
     pub(crate) blocks: Script,
 }
 
@@ -77,7 +77,7 @@ impl Scripts {
 
     /// Returns every script, to be loaded before the first check.
     pub(crate) fn all(&self) -> [&Script; 6] {
-        [&self.charge, &self.refund, &self.lease, &self.heartbeat, &self.forget, &self.blocks]
+        [&self.charge, &self.refund, &self.lease, &self.heartbeat, &self.reset, &self.blocks]
     }
 
     /// The scripts on another clock, for tests that move time by hand.
@@ -109,7 +109,7 @@ impl Scripts {
             refund: compose("local REFUNDS, LEASES = true, false\n", include_str!("refund.lua")),
             lease: compose(&leases, include_str!("lease.lua")),
             heartbeat: Script::new(include_str!("heartbeat.lua").to_owned()),
-            forget: Script::new(include_str!("forget.lua").to_owned()),
+            reset: Script::new(include_str!("reset.lua").to_owned()),
             blocks: Script::new(include_str!("blocks.lua").to_owned()),
         }
     }

@@ -293,11 +293,11 @@ impl Store for RedisStore {
         self.inner.shared.held.add(slots);
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
         self.inner.denials.remove(key);
         let name = self.inner.shared.counter_key(key);
         let node = self.inner.topology.node(self.inner.topology.group(&self.inner.shared, key))?;
-        let script = &self.inner.shared.scripts.forget;
+        let script = &self.inner.shared.scripts.reset;
         let _: u32 = node.call(ScriptCall { script, keys: &[name], arguments: &[] }).await?;
         Ok(())
     }

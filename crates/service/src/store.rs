@@ -204,10 +204,10 @@ impl Store for AnyStore {
         }
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
         match self {
-            Self::Memory(store) => store.forget(key).await,
-            Self::Redis(store) => Box::pin(store.forget(key)).await,
+            Self::Memory(store) => store.reset(key).await,
+            Self::Redis(store) => Box::pin(store.reset(key)).await,
         }
     }
 }

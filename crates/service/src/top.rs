@@ -252,7 +252,7 @@ rules:
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    (0..50).for_each(|_| ranking.record(0, &from("192.0.2.1"), false, at))
+                    (0..50).for_each(|_| ranking.record(0, &from("192.0.2.1"), false, at));
                 });
             }
         });

@@ -190,7 +190,7 @@ impl Store for NodeStore {
         self.store.available()?.renew(slots).await
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.store.available()?.forget(key).await
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
+        self.store.available()?.reset(key).await
     }
 }

@@ -26,11 +26,11 @@ pub use tidegate_core::{
 pub use tidegate_limiter::tower;
 pub use tidegate_limiter::{
     AcquireError, Admission, BlockList, Charge, ChargeMode, ChargeResult, ChargeResults,
-    CheckRequest, CheckTarget, Clock, ExceedsCapacity, FailureCounts, ForgetError, HeartbeatReply,
-    Limiter, LimiterBuilder, LiveLimiter, ManualClock, Membership, MembershipView, MemoryStore,
-    MemoryUse, NotASingleKeyRule, Outcomes, PerKey, Receipt, Refund, Share, ShareStatus, ShareTerm,
-    SlotGuard, Store, StoreError, UnknownRule, block, clock, coordination, limiter, live, per_key,
-    store,
+    CheckRequest, CheckTarget, Clock, ExceedsCapacity, FailureCounts, HeartbeatReply, Limiter,
+    LimiterBuilder, LiveLimiter, ManualClock, Membership, MembershipView, MemoryStore, MemoryUse,
+    NotASingleKeyRule, Outcomes, PerKey, Receipt, Refund, ResetError, Share, ShareStatus,
+    ShareTerm, SlotGuard, Store, StoreError, UnknownRule, block, clock, coordination, limiter,
+    live, per_key, store,
 };
 #[cfg(feature = "redis")]
 pub use tidegate_redis::{

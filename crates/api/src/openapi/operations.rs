@@ -368,12 +368,12 @@ fn clients() -> Vec<ApiOperation> {
     vec![
         one(admin("get", "/v1/clients/{rule}/{client}", "client"))
             .summary("Returns the state of a client under a rule, without charging it"),
-        one(admin("delete", "/v1/clients/{rule}/{client}", "forgetClient"))
+        one(admin("delete", "/v1/clients/{rule}/{client}", "resetClient"))
             .summary("Resets the usage of a client under a rule"),
         status(admin("get", "/v1/clients/{rule}", "clientParts")).summary(
             "Returns the state of a client under a rule that counts by several attributes: each is a query parameter",
         ),
-        status(admin("delete", "/v1/clients/{rule}", "forgetClientParts")).summary(
+        status(admin("delete", "/v1/clients/{rule}", "resetClientParts")).summary(
             "Resets the usage of a client under a rule that counts by several attributes: each is a query parameter",
         ),
         admin("post", "/v1/refund", "refund")

@@ -48,14 +48,14 @@ impl DenialCounter {
         // A charge to the overflow key has no refund token.
         let due = outcome.remaining == 0 && outcome.refund_token().is_some();
         if due {
-            self.counts.forget_one(key);
+            self.counts.reset_one(key);
         }
         due
     }
 
     /// Resets the count of a client.
-    pub(crate) fn forget(&self, key: Key) {
-        self.counts.forget_one(key);
+    pub(crate) fn reset(&self, key: Key) {
+        self.counts.reset_one(key);
     }
 
     /// Removes expired counts from a part of the counter. `parts` calls cover all of it.

@@ -192,7 +192,7 @@ impl ShardedLimits {
     ///
     /// # Errors
     /// The store did not confirm the reset of a part. The others are reset even so.
-    pub(crate) async fn forget<S: Store>(
+    pub(crate) async fn reset<S: Store>(
         &self,
         store: &Arc<S>,
         count: u8,
@@ -200,7 +200,7 @@ impl ShardedLimits {
     ) -> Result<(), StoreError> {
         let mut confirmed = Ok(());
         for part in store.parts(key, count) {
-            let reset = store.forget(part).await;
+            let reset = store.reset(part).await;
             confirmed = confirmed.and(reset);
         }
         confirmed

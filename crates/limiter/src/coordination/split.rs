@@ -123,7 +123,7 @@ impl SplitLimits {
     }
 
     /// Resets the usage of a client on this node.
-    pub(crate) fn forget(&self, key: Key) {
+    pub(crate) fn reset(&self, key: Key) {
         self.shards.shard(key).write().clients.remove(&key);
     }
 }

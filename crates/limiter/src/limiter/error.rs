@@ -38,10 +38,10 @@ pub enum NotASingleKeyRule {
     },
 }
 
-/// The error of [`Limiter::forget`](crate::Limiter::forget).
+/// The error of [`Limiter::reset`](crate::Limiter::reset).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum ForgetError {
+pub enum ResetError {
     /// No rule has this name.
     #[error(transparent)]
     Unknown(#[from] UnknownRule),

@@ -373,7 +373,7 @@ impl MemoryStore {
     }
 
     /// Removes the state of a key, synchronously.
-    pub fn forget_one(&self, key: Key) {
+    pub fn reset_one(&self, key: Key) {
         self.lock_shard(key).1.remove(key);
     }
 
@@ -469,8 +469,8 @@ impl Store for MemoryStore {
         Ok(slots.iter().filter(|slots| self.renew_one(slots)).count())
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.forget_one(key);
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
+        self.reset_one(key);
         Ok(())
     }
 }

@@ -132,10 +132,10 @@ impl Exposition {
                         write_histogram(text, name, labels, histogram)?;
                     }
                     (MetricKind::Counter, value) => {
-                        write_sample(text, name, "_total", labels, value)?
+                        write_sample(text, name, "_total", labels, value)?;
                     }
                     (MetricKind::Info, _) => {
-                        write_sample(text, name, "_info", labels, &MetricValue::Whole(1))?
+                        write_sample(text, name, "_info", labels, &MetricValue::Whole(1))?;
                     }
                     (_, value) => write_sample(text, name, "", labels, value)?,
                 }

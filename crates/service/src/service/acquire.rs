@@ -55,7 +55,7 @@ impl SlotRenewal {
     }
 }
 
-/// Slots whose token has not been sent yet. They are released on drop, because no caller has the token to do it.
+/// Slots before their token is sent. They are released on drop, because no caller has the token to do it.
 #[derive(Debug)]
 pub struct UndeliveredSlots {
     store: Arc<AnyStore>,

@@ -10,7 +10,7 @@ use crate::source_status::SourceStatus;
 use crate::stats::{CounterIds, ServerCounters};
 use crate::top::TopClients;
 
-/// Most rules of one check whose clients the ranking counts.
+/// Maximum number of rules of one check that the client ranking counts.
 const MAX_RANKED_RULES: usize = 4;
 
 /// Counters and client ranking of the calls that this process has answered.

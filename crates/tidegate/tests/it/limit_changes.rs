@@ -83,7 +83,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Reference state of the client.
 struct ReferenceState {
     states: ClientStates,
-    /// Whether nodes with different rules share the store. Such a store keeps one state per limit.
+    /// True if nodes with different rules share the store. Such a store keeps one state per limit.
     is_shared: bool,
 }
 

@@ -214,17 +214,17 @@ async fn refund_returns_every_charge_of_the_request() {
 }
 
 #[tokio::test]
-async fn forget_resets_a_client_under_one_rule() {
+async fn reset_clears_a_client_under_one_rule() {
     let time = ManualClock::default();
     let limiter = limiter(&time, STACK);
     let alice = request(&[("user", "alice"), ("ip", "192.0.2.1")]);
     limiter.check(&alice.clone().cost(3)).await;
-    limiter.forget("per-user", &alice).await.unwrap();
+    limiter.reset("per-user", &alice).await.unwrap();
     assert_eq!(
         remaining(&limiter.peek(&alice).await),
         [("per-user", 3), ("per-ip", 7), ("everyone", 97)]
     );
-    assert!(limiter.forget("nope", &alice).await.is_err());
+    assert!(limiter.reset("nope", &alice).await.is_err());
 }
 
 #[tokio::test]

@@ -35,8 +35,8 @@ impl Store for CallCounter {
         self.store.refund_detached(refunds);
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.store.forget(key).await
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
+        self.store.reset(key).await
     }
 }
 
@@ -272,11 +272,11 @@ async fn unblocked_client_starts_with_no_denials() {
             assert_eq!(limiter.check(&mallory).await.block(), None);
         }
         // Resetting the client under the rule also resets its denial count.
-        limiter.forget("login", &mallory).await.unwrap();
+        limiter.reset("login", &mallory).await.unwrap();
         for _ in 0..5 + 9 {
             assert_eq!(limiter.check(&mallory).await.block(), None);
         }
-        limiter.forget("login", &mallory).await.unwrap();
+        limiter.reset("login", &mallory).await.unwrap();
     }
 }
 

@@ -78,12 +78,12 @@ async fn expect_all_or_none_with_an_outcome_for_each(limiter: &Limiter<RedisStor
         assert_eq!(outcomes(&prevented), [(allow, 9), (deny, 0)]);
         assert!(
             limiter
-                .forget(limiter.rules().rules()[(rule_index + 1) % 4].name(), &cheap)
+                .reset(limiter.rules().rules()[(rule_index + 1) % 4].name(), &cheap)
                 .await
                 .is_ok()
         );
         assert!(
-            limiter.forget(limiter.rules().rules()[rule_index].name(), &other_client).await.is_ok()
+            limiter.reset(limiter.rules().rules()[rule_index].name(), &other_client).await.is_ok()
         );
     }
 }

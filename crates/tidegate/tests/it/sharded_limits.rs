@@ -223,7 +223,7 @@ async fn refunded_or_reset_tokens_are_available_again() {
         .await
         .unwrap();
     assert_eq!(refunded.strictest_rule().unwrap().outcome.remaining, 85);
-    node.forget("api", &request_by("ann")).await.unwrap();
+    node.reset("api", &request_by("ann")).await.unwrap();
     assert_eq!(remaining(&node, "ann").await, 100);
 }
 

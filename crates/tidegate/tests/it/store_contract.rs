@@ -12,7 +12,7 @@ use tidegate::{
 /// A store under test and its clock.
 trait Testbed {
     type Store: Store;
-    /// Whether nodes with different rules may share the store.
+    /// True if nodes with different rules may share the store.
     const IS_SHARED: bool;
     fn store(&self) -> &Arc<Self::Store>;
     fn now(&self) -> Timestamp;
@@ -75,7 +75,7 @@ async fn charge<S: Store>(store: &S, charges: &[Charge<'_>]) -> Outcomes {
 #[derive(Default)]
 struct ReferenceModel {
     states_by_key: HashMap<Key, ClientStates>,
-    /// Whether nodes with different rules share the store. Such a store keeps one state per limit.
+    /// True if nodes with different rules share the store. Such a store keeps one state per limit.
     is_shared: bool,
 }
 
@@ -160,7 +160,7 @@ enum StoreCall {
     Renew(usize),
     /// Refunds the latest usage: key, limit, cost.
     RefundLatest(usize, usize, u64),
-    Forget(usize),
+    Reset(usize),
     Advance(u64),
     Sweep,
 }
@@ -195,7 +195,7 @@ fn calls() -> impl Strategy<Value = Vec<StoreCall>> {
         2 => any::<usize>().prop_map(StoreCall::Renew),
         2 => (0..KEY_COUNT, 0..limits, prop_oneof![1u64..5, Just(u64::MAX)])
             .prop_map(|(number, limit, cost)| StoreCall::RefundLatest(number, limit, cost)),
-        1 => (0..KEY_COUNT).prop_map(StoreCall::Forget),
+        1 => (0..KEY_COUNT).prop_map(StoreCall::Reset),
         1 => Just(StoreCall::Sweep),
         3 => prop_oneof![0u64..300_000, 0u64..3_000_000, Just(20_000_000)].prop_map(StoreCall::Advance),
     ];
@@ -287,8 +287,8 @@ fn matches_reference_model<T: Testbed>(
                 let refunded = testbed.block_on(testbed.store().refund(&[refund])).unwrap();
                 prop_assert_eq!(refunded, expected);
             }
-            StoreCall::Forget(number) => {
-                testbed.block_on(testbed.store().forget(key(*number, together))).unwrap();
+            StoreCall::Reset(number) => {
+                testbed.block_on(testbed.store().reset(key(*number, together))).unwrap();
                 model.states_by_key.remove(&key(*number, together));
                 // Slots in flight may be renewed or released after they were lost.
                 let key = key(*number, together);

@@ -331,7 +331,7 @@ async fn reset_client_starts_fresh_minus_leased_tokens() {
     let store = connect(&server.url()).await;
     let limit = slow_bucket(100);
     request_one(&store, key(1), &limit, lease_request(30, 20)).await.unwrap();
-    store.forget(key(1)).await.unwrap();
+    store.reset(key(1)).await.unwrap();
     assert_eq!(
         request_one(&store, key(1), &limit, lease_request(0, 0)).await.unwrap().outcome.remaining,
         80

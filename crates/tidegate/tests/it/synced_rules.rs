@@ -339,7 +339,7 @@ async fn reset_client_starts_fresh_at_once() {
     let fleet = Fleet::start(1, &synced_rule(20, "sync: 60s, max_ahead: unbounded")).await;
     let node = &fleet.nodes[0];
     assert_eq!(count_admitted(node, 30).await, 20);
-    node.forget("api", &request_by("alice")).await.unwrap();
+    node.reset("api", &request_by("alice")).await.unwrap();
     assert_eq!(count_admitted(node, 30).await, 20);
 }
 

@@ -44,8 +44,8 @@ impl Store for SharedMemoryStore {
         }
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.0.forget(key).await
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
+        self.0.reset(key).await
     }
 }
 

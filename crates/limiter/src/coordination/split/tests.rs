@@ -189,7 +189,7 @@ fn forgotten_client_starts_like_a_new_one() {
     node.heartbeats(0..=25, 2, 7);
     assert!(node.check(25_000, 1, 50).unwrap().is_allowed());
     assert!(!node.check(25_000, 1, 1).unwrap().is_allowed());
-    node.split.forget(Key::from_u128(1));
+    node.split.reset(Key::from_u128(1));
     assert_eq!(node.remaining(25_001, 1), 50);
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct FaultScenario {
     load: BackgroundLoad,
     counts_before_fault: CheckCounts,
     clients_created: AtomicU64,
-    /// Whether the fault affects the counter with this name.
+    /// Returns whether the fault affects the counter with this name.
     is_affected: Box<dyn Fn(&str) -> bool + Send + Sync>,
     recovery_time: Option<Duration>,
 }

@@ -184,7 +184,7 @@ proptest! {
                 run_ready_tasks().await;
                 match step {
                     SlotStep::LoseAll => {
-                        limiter.forget("exports", &alice).await.unwrap();
+                        limiter.reset("exports", &alice).await.unwrap();
                         guards.iter_mut().for_each(|(_, is_tracked)| *is_tracked = false);
                         // Advance the clock, because slot ids would repeat within the same instant.
                         time.advance(Span::from_millis(1));

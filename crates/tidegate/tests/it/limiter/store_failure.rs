@@ -40,7 +40,7 @@ impl Store for FailingStore {
 
     fn refund_detached(self: &Arc<Self>, _: Vec<Refund>) {}
 
-    async fn forget(&self, _: Key) -> Result<(), StoreError> {
+    async fn reset(&self, _: Key) -> Result<(), StoreError> {
         Err(Self::error())
     }
 }
@@ -69,7 +69,7 @@ rules:
     assert_eq!(store.calls.load(Ordering::Relaxed), 2);
     let error = limiter.acquire(&request(&[("path", "/closed")])).await.unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable(_)));
-    let error = limiter.forget("open", &Request::new()).await.unwrap_err().to_string();
+    let error = limiter.reset("open", &Request::new()).await.unwrap_err().to_string();
     assert_eq!(error, "test store: no reply within 10ms");
 }
 
@@ -109,7 +109,7 @@ impl Store for PartlyFailingStore {
         self.refunded.fetch_add(refund_count, Ordering::Relaxed);
     }
 
-    async fn forget(&self, _: Key) -> Result<(), StoreError> {
+    async fn reset(&self, _: Key) -> Result<(), StoreError> {
         Err(FailingStore::error())
     }
 }

@@ -58,7 +58,7 @@ const ALGORITHMS: [Algorithm; 5] = [
 pub(crate) struct LoadCase {
     pub(crate) algorithm: Algorithm,
     pub(crate) shape: KeyShape,
-    /// Whether nodes cache denials.
+    /// True if nodes cache denials.
     pub(crate) caches_denials: bool,
 }
 

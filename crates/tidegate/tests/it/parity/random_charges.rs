@@ -371,7 +371,7 @@ fn lua_scripts_and_rust_core_agree_on_random_charges_refunds_and_renewals() {
         walk.now = any_time(&mut walk.random, walk.now);
         fixture.set_time(walk.now);
         for key in walk.draw_lost_clients() {
-            fixture.runtime.block_on(fixture.store.forget(key)).unwrap();
+            fixture.runtime.block_on(fixture.store.reset(key)).unwrap();
         }
         let (charge_steps, refunds, renewals) = walk.draw_step();
         let results = fixture.send_charges(&walk, &charge_steps);

@@ -68,7 +68,7 @@ impl ParityFixture {
                     assert_eq!(renewed, Ok(usize::from(is_held)), "{context}: renewal");
                 }
             } else if step.lose.is_some() {
-                self.runtime.block_on(store.forget(key)).unwrap();
+                self.runtime.block_on(store.reset(key)).unwrap();
                 core_state = limit.fresh();
             } else {
                 let cost = step.cost.unwrap();

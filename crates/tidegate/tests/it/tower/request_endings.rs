@@ -377,7 +377,7 @@ fn no_slot_is_held_in_redis_after_requests_end_in_any_way() {
             // Reset the queue, since a client with a full queue would test nothing.
             for client in &CLIENTS[..CLIENTS.len() - 1] {
                 let request = tidegate::Request::new().with("api_key", *client).unwrap();
-                fixture.limiter.forget("slow", &request).await.unwrap();
+                fixture.limiter.reset("slow", &request).await.unwrap();
             }
             fixture.run_scripts(scripts, || {}).await;
         });

@@ -34,7 +34,7 @@ impl Store for UnavailableStore {
 
     fn refund_detached(self: &Arc<Self>, _: Vec<Refund>) {}
 
-    async fn forget(&self, _: Key) -> Result<(), StoreError> {
+    async fn reset(&self, _: Key) -> Result<(), StoreError> {
         Err(Self::error())
     }
 }
@@ -79,7 +79,7 @@ impl Store for SlowStore {
         tokio::spawn(async move { store.refund(&refunds).await });
     }
 
-    async fn forget(&self, key: Key) -> Result<(), StoreError> {
-        self.memory.forget(key).await
+    async fn reset(&self, key: Key) -> Result<(), StoreError> {
+        self.memory.reset(key).await
     }
 }

@@ -58,7 +58,7 @@ enum Step {
     Both(u64),
     RefundLatest(u64),
     LeaseRequest(u64),
-    Forget,
+    Reset,
     Sweep,
     MakeHot,
 }
@@ -75,7 +75,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0u64..4).prop_map(Step::Both),
         1 => (1u64..9).prop_map(Step::RefundLatest),
         1 => (0u64..4).prop_map(Step::LeaseRequest),
-        1 => Just(Step::Forget),
+        1 => Just(Step::Reset),
         1 => Just(Step::Sweep),
         8 => Just(Step::MakeHot),
     ];
@@ -130,9 +130,9 @@ proptest! {
                     let lease = |store: &MemoryStore| store.lease_one(KEY, &usual, &request).unwrap();
                     prop_assert_eq!(lease(&divided), lease(&plain));
                 }
-                Step::Forget => {
-                    divided.forget_one(KEY);
-                    plain.forget_one(KEY);
+                Step::Reset => {
+                    divided.reset_one(KEY);
+                    plain.reset_one(KEY);
                 }
                 Step::Sweep => {
                     prop_assert_eq!(divided.sweep(divided.shards()), plain.sweep(plain.shards()));
@@ -387,7 +387,7 @@ fn sweep_and_reset_cool_a_hot_key_down() {
     assert_eq!((store.sweep(store.shards()), store.usage().keys), (1, 0));
     store.charge_as(0, &limit, 50);
     store.make_hot(KEY, &limit);
-    store.forget_one(KEY);
+    store.reset_one(KEY);
     assert!(!store.is_hot(KEY));
     assert_eq!(store.charge_as(0, &limit, 0).remaining, 60);
 }
