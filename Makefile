@@ -1,5 +1,5 @@
 # make test     all required checks: format, lints, tests, docs; prints the time of each step
-# make format, lint, tests, plain, doctests, docs   one step of make test; make test STEPS="format instructions" runs several
+# make format, language, lint, tests, plain, doctests, docs   one step of make test; make test STEPS="format instructions" runs several
 # make test-all  make test with random tests at full size
 # make bench    measurements of Tidegate and its peers in one run
 # make bench-listeners  make bench for the listeners only
@@ -22,7 +22,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format lint tests plain doctests docs bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
+.PHONY: test test-all setup format language lint tests plain doctests docs bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
 
 test: setup
 	@tools/run-tests.py $(STEPS)
@@ -33,7 +33,7 @@ test-all: setup
 setup:
 	@tools/setup.sh
 
-format lint tests plain doctests docs:
+format language lint tests plain doctests docs:
 	@tools/run-tests.py $@
 
 bench: setup

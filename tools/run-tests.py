@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs every check of `make test`, and then prints the failures, the skipped tests and the time of each step.
 
-A failed step does not stop the next one. Usage: tools/run-tests.py [STEP ...]. The steps are format, lint, tests,
-plain, doctests and docs; without arguments all of them run, in this order. The step instructions runs only when it is
+A failed step does not stop the next one. Usage: tools/run-tests.py [STEP ...]. The steps are format, language, lint,
+tests, plain, doctests and docs; without arguments all of them run, in this order. The step instructions runs only when it is
 named, because it builds the server in release mode.
 
 TIDEGATE_CASES and TIDEGATE_STEPS set the size of random tests, TIDEGATE_SEED repeats one (`make test-all`).
@@ -19,7 +19,7 @@ import time
 
 CARGO = os.environ.get("CARGO", "cargo")
 CORES = os.cpu_count() or 2
-# Packages whose tests mostly wait for other processes: three tests share a core. Property tests use one core each.
+# Tests of these packages mostly wait for other processes: three of them share a core. Property tests use one core each.
 WAITING_PACKAGES = ["tidegate", "tidegate-admin", "tidegate-cli", "tidegate-gateway", "tidegate-net", "tidegate-redis", "tidegate-service",
            "tidegate-testkit", "tidegate-transport"]
 THREADS_PER_CORE = dict.fromkeys(WAITING_PACKAGES, 3)
@@ -146,6 +146,7 @@ def main():
     report = Report()
     steps = {
         "format": lambda: cargo("fmt", "--all", "--check"),
+        "language": lambda: subprocess.run(["tools/check-language.py"]).returncode == 0,
         "lint": lambda: cargo("clippy", *workspace, "--all-targets", "--", "-D", "warnings")
         and cargo("check", "--locked", "-p", "tidegate", "--no-default-features")
         and cargo("clippy", "--locked", "-p", "tidegate-cli", "--no-default-features", "--all-targets", "--", "-D", "warnings"),
