@@ -27,6 +27,7 @@ use clap::{Parser, Subcommand};
 use tidegate_net::client::ClientError;
 use tidegate_service::config_error::ConfigError;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -124,7 +125,10 @@ pub(crate) fn init_logging(config: &LogConfig) {
     let filter: Targets =
         config.filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     let colours = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        // A span is one line when it ends, with its duration.
+        .with_span_events(FmtSpan::CLOSE);
     let registry = tracing_subscriber::registry().with(filter);
     match config.format {
         LogFormat::Text => registry.with(lines.with_ansi(colours)).init(),

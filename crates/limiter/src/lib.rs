@@ -9,7 +9,7 @@
 //! if !api.check("user_42").is_allowed() {
 //!     // 429
 //! }
-//! # Ok::<(), tidegate::QuotaError>(())
+//! # Ok::<(), tidegate::error::QuotaError>(())
 //! ```
 //!
 //! With rules, [`Limiter::builder`] takes a [`RuleSet`](tidegate_rules::RuleSet). [`Limiter::check`] decides a
@@ -27,6 +27,7 @@ pub mod sharded_map;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
+pub mod trace;
 
 pub use block::BlockList;
 pub use clock::{Clock, ManualClock};

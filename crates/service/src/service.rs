@@ -5,7 +5,6 @@
 
 mod acquire;
 mod admitted;
-mod call_stats;
 pub mod internal_rules;
 pub mod rls;
 mod slot_token;
@@ -18,23 +17,29 @@ use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tidegate_core::{
-    CallError, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
+    CallError, CallStatus, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
 };
+use tidegate_limiter::trace::in_call_span;
 use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
+use tidegate_rules::RuleSet;
 
 pub use self::acquire::{AcquireReply, UndeliveredSlots};
 pub use self::admitted::AdmittedRequest;
-use self::call_stats::{CallStats, CallTiming};
 pub use self::internal_rules::{internal_rules, unknown_rule};
 use self::rls::RlsContext;
 use self::slot_token::SlotTokenCipher;
 pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
 pub use crate::call::{Call, NamedClient, Protocol, request_for_rule};
 use crate::identity::AttributePlan;
-use crate::metrics::{self, MetricsFormat};
+use crate::metrics::{self, MetricSources, MetricsFormat};
 use crate::rules_version;
 use crate::source_status::SourceStatus;
+use crate::stats::{CounterIds, ServerCounters};
 use crate::store::AnyStore;
+use crate::top::TopClients;
+
+/// Maximum number of rules of one check that the client ranking counts.
+const MAX_RANKED_RULES: usize = 4;
 
 /// The service behind all listeners: decides calls, and counts them.
 #[derive(Debug)]
@@ -192,14 +197,14 @@ impl Service {
                 let resolved = self.resolve_rule(rules, protocol, name, call.client, call.request);
                 let (index, request) = resolved?;
                 let check = CheckRequest { request: &request, target: CheckTarget::Rule(index) };
-                let decision = limiter.check(check).await;
+                let decision = in_call_span(protocol.name(), limiter.check(check)).await;
                 Ok(self.reply(rules, protocol, began, &request, decision))
             }
             None if call.client.is_some() => {
                 Err(self.count_rejected(protocol, client_without_rule()))
             }
             None => {
-                let decision = limiter.check(&call.request).await;
+                let decision = in_call_span(protocol.name(), limiter.check(&call.request)).await;
                 Ok(self.reply(rules, protocol, began, &call.request, decision))
             }
         }
@@ -216,7 +221,8 @@ impl Service {
         max_wait: Span,
     ) -> (Reply, AdmittedRequest) {
         let began = self.clock.now();
-        let (decision, admission) = rules.limiter.admit(request, max_wait).await;
+        let admit = rules.limiter.admit(request, max_wait);
+        let (decision, admission) = in_call_span(protocol.name(), admit).await;
         (self.reply(rules, protocol, began, request, decision), AdmittedRequest::new(admission))
     }
 
@@ -234,7 +240,7 @@ impl Service {
         let (began, request) = (self.clock.now(), self.throttle_request(protocol, key, cost)?);
         let rules = self.active_rules();
         let check = CheckRequest { request: &request, target: throttle::target(&rules, limit)? };
-        let decision = rules.limiter.check(check).await;
+        let decision = in_call_span(protocol.name(), rules.limiter.check(check)).await;
         Ok(self.reply(&rules, protocol, began, &request, decision))
     }
 
@@ -345,4 +351,81 @@ fn log(reply: &Reply) {
 /// Returns the error of a call that has a client and no rule.
 fn client_without_rule() -> CallError {
     CallError::invalid("rule", "nothing", "the rule that client belongs to")
+}
+
+/// Counters and client ranking of the calls that this process has answered.
+#[derive(Debug)]
+pub struct CallStats {
+    /// Counters of calls, rules and listeners.
+    pub counters: ServerCounters,
+    /// The clients with most requests and denials.
+    pub top: TopClients,
+}
+
+/// The listener of a call, its start and its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallTiming {
+    pub(crate) protocol: Protocol,
+    pub(crate) began: Timestamp,
+    pub(crate) at: Timestamp,
+}
+
+impl CallStats {
+    pub(crate) fn new() -> Self {
+        Self { counters: ServerCounters::new(), top: TopClients::new() }
+    }
+
+    /// Assigns counters to rules that become active.
+    pub(crate) fn register_rules(&self, rules: &RuleSet) -> CounterIds {
+        self.counters.register_rules(rules, |number| self.top.clear_rule(number))
+    }
+
+    /// Records a call: one request and its decision, or several that were decided together. The strictest status of
+    /// them is the status of the call.
+    #[inline]
+    pub(crate) fn record<'d, 'q: 'd>(
+        &self,
+        rules: &ActiveRules,
+        timing: CallTiming,
+        decisions: impl IntoIterator<Item = (&'d Request<'q>, &'d Decision)>,
+    ) {
+        let (mut status, mut blocked) = (CallStatus::Allowed, false);
+        for (request, decision) in decisions {
+            status = status.or(CallStatus::of(decision.status()));
+            blocked |= decision.block().is_some();
+            self.record_decision(rules, request, decision, timing.at);
+        }
+        let took = timing.at.since(timing.began);
+        self.counters.record_call(timing.protocol, status, blocked, took);
+    }
+
+    #[inline]
+    fn record_decision(
+        &self,
+        active: &ActiveRules,
+        request: &Request<'_>,
+        decision: &Decision,
+        at: Timestamp,
+    ) {
+        let (rules, counter_ids) = (active.limiter().rules(), active.counter_ids());
+        self.counters.record_decision(counter_ids, rules, decision);
+        for outcome in decision.rule_outcomes().iter().take(MAX_RANKED_RULES) {
+            if let Some(number) = counter_ids.number(outcome.rule_index)
+                && let Some(rule) = rules.get(outcome.rule_index)
+            {
+                let denied = !outcome.outcome.is_allowed();
+                self.top.record(number, rule, request, denied, at, active.limiter().blocks());
+            }
+        }
+    }
+
+    /// Returns the inputs of the metrics beside the counters.
+    pub(crate) fn sources<'a>(
+        &self,
+        active_rules: &'a ActiveRules,
+        source_status: &'a SourceStatus,
+        ready: bool,
+    ) -> MetricSources<'a> {
+        MetricSources { active_rules, source_status, ready, missed: self.top.missed() }
+    }
 }

@@ -1,6 +1,6 @@
 //! Counters of the calls that this process has answered.
 //!
-//! Calls are counted in one place (`service/call_stats.rs`), in counters of the thread that answers. `metrics` and `live`
+//! Calls are counted in one place (`service.rs`), in counters of the thread that answers. `metrics` and `live`
 //! read them.
 
 pub(crate) mod counter_ids;

@@ -10,6 +10,7 @@ use super::receipt::{Receipt, RefundGuard};
 use super::{CheckRequest, Limiter};
 use crate::coordination::{Coordinator, LocalCharges};
 use crate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Refund, Store, StoreError};
+use crate::trace::CheckSpan;
 
 /// Charges of an undecided request that this node made without the store. Rolled back on drop.
 struct RollbackGuard<'l, S: Store> {
@@ -31,6 +32,7 @@ struct CheckBatch<'r> {
     skipped: Vec<bool>,
     /// The charges that this node made without the store.
     local_charges: LocalCharges,
+    span: CheckSpan,
 }
 
 impl CheckBatch<'_> {
@@ -70,18 +72,24 @@ impl<S: Store> Limiter<S> {
         let Some(mode) = charges.first().map(|charge| charge.mode) else {
             return Decision::of(RuleOutcomes::new());
         };
+        let span = CheckSpan::new();
         if let [charge] = charges
             && !self.uses_coordinator(charge)
         {
+            let store_span = span.store_call(1);
             let answers = self.inner.store.charge(&[charge.charge()], mode).await;
-            if let [ChargeResult::Outcome(outcome)] = answers.as_slice() {
-                return self.decide_single(charge, outcome, receipt);
-            }
-            return self.decide_charged(charges, &answers, mode, receipt);
+            drop(store_span);
+            let decision = match answers.as_slice() {
+                [ChargeResult::Outcome(outcome)] => self.decide_single(charge, outcome, receipt),
+                _ => self.decide_charged(charges, &answers, mode, receipt),
+            };
+            span.record(&decision);
+            return decision;
         }
         self.inner.planner.order(charges);
-        let (answers, local_charges) = self.charge_rules(charges, mode).await;
+        let (answers, local_charges) = self.charge_rules(charges, mode, &span).await;
         let decision = self.decide_charged(charges, &answers, mode, receipt.as_deref_mut());
+        span.record(&decision);
         if !decision.is_allowed() {
             self.roll_back_detached(local_charges);
         } else if let Some(receipt) = receipt {
@@ -144,8 +152,13 @@ impl<S: Store> Limiter<S> {
         let is_blocked = blocked.iter().any(Option::is_some);
         let charges = self.inner.planner.plan_all(checks, |index| blocked[index].is_some());
         let (results, skipped) = (RuleResults::default(), vec![true; charges.len()]);
-        let mut batch =
-            CheckBatch { charges, results, skipped, local_charges: LocalCharges::new() };
+        let mut batch = CheckBatch {
+            charges,
+            results,
+            skipped,
+            local_charges: LocalCharges::new(),
+            span: CheckSpan::new(),
+        };
         let peeks = batch.indices(|_, charge| charge.mode == ChargeMode::Peek);
         self.charge_some(&mut batch, &peeks, ChargeMode::Peek).await;
         let spends = batch.indices(|_, charge| charge.mode == ChargeMode::Spend);
@@ -162,7 +175,13 @@ impl<S: Store> Limiter<S> {
         let decided = blocked.into_iter().enumerate().map(|(request_index, blocked)| {
             blocked.unwrap_or_else(|| batch.results.decision(&batch.charges, request_index))
         });
-        decided.collect()
+        let decisions: Vec<Decision> = decided.collect();
+        if let Some(denied) = decisions.iter().find(|decision| !decision.is_allowed()) {
+            batch.span.record(denied);
+        } else if let Some(first) = decisions.first() {
+            batch.span.record(first);
+        }
+        decisions
     }
 
     /// Makes some charges of a batch, or peeks, and adds the results to it.
@@ -172,7 +191,7 @@ impl<S: Store> Limiter<S> {
         if charges.is_empty() {
             return;
         }
-        let (answers, local_charges) = self.charge_rules(&charges, mode).await;
+        let (answers, local_charges) = self.charge_rules(&charges, mode, &batch.span).await;
         batch.local_charges.extend(local_charges);
         let results = self.inner.fallback.apply(&*self.inner.store, &charges, &answers, mode);
         batch.results.extend(results, |index| indices[index]);
@@ -223,12 +242,14 @@ impl<S: Store> Limiter<S> {
         &self,
         rule_charges: &[RuleCharge<'_>],
         mode: ChargeMode,
+        span: &CheckSpan,
     ) -> (ChargeResults, LocalCharges) {
         let charges: SmallVec<[Charge<'_>; 4]> =
             rule_charges.iter().map(RuleCharge::charge).collect();
         let uses_coordinator = |index: usize| self.uses_coordinator(&rule_charges[index]);
         let coordinated = (0..charges.len()).any(uses_coordinator);
         let Some(coordinator) = self.inner.coordinator.as_ref().filter(|_| coordinated) else {
+            let _store_span = span.store_call(charges.len());
             return (self.inner.store.charge(&charges, mode).await, LocalCharges::new());
         };
         let mut answers: ChargeResults = charges.iter().map(|_| ChargeResult::Skipped).collect();
@@ -257,7 +278,9 @@ impl<S: Store> Limiter<S> {
         if !others.is_empty() {
             let stored: SmallVec<[Charge<'_>; 4]> =
                 others.iter().map(|index| charges[*index].clone()).collect();
+            let store_span = span.store_call(stored.len());
             let stored = self.inner.store.charge(&stored, mode).await;
+            drop(store_span);
             for (index, answer) in others.iter().zip(stored) {
                 let denies = answer.outcome().is_some_and(|outcome| !outcome.is_allowed());
                 denied |= denies && !charges[*index].independent;

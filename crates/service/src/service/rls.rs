@@ -14,6 +14,7 @@ mod status;
 use smallvec::SmallVec;
 use tidegate_core::{CallError, Decision, Header, RuleOutcomes};
 use tidegate_limiter::CheckRequest;
+use tidegate_limiter::trace::in_call_span;
 
 pub use self::call::{Descriptor, Hits, RlsCall};
 use self::descriptor_checks::DescriptorChecks;
@@ -24,8 +25,8 @@ pub use self::status::{CurrentLimit, DescriptorStatus};
 use crate::active_rules::ActiveRules;
 use crate::call::Protocol;
 pub use crate::envoy::Unit;
+use crate::service::CallTiming;
 use crate::service::Service;
-use crate::service::call_stats::CallTiming;
 
 /// Settings and cached limits of RLS calls.
 #[derive(Debug, Default)]
@@ -77,7 +78,7 @@ impl Service {
             charging.flat_map(DescriptorChecks::checks).collect();
         let charged = match checks.as_slice() {
             [] => Vec::new(),
-            checks => rules.limiter.check_all(checks).await,
+            checks => in_call_span(protocol.name(), rules.limiter.check_all(checks)).await,
         };
         let over_limit = charged.iter().any(|decision| !decision.is_allowed());
         let mut charged = charged.into_iter();

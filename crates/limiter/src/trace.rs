@@ -1,0 +1,56 @@
+//! Tracing spans of checks, for operators that trace requests.
+//!
+//! The spans have level DEBUG and the target [`SPAN_TARGET`]: `call` with the listener, inside it `check` with the rule
+//! and the result, inside it `store` with the number of charges. While no subscriber enables them, a check pays for a
+//! comparison with the maximum level of the process.
+
+use std::future::Future;
+
+use tidegate_core::Decision;
+use tracing::field::Empty;
+use tracing::{Instrument, Level, Span};
+
+/// The target of all spans. A subscriber enables them by it.
+pub const SPAN_TARGET: &str = "tidegate::trace";
+
+/// Runs a future inside the span of a call at this listener, if spans are enabled.
+pub async fn in_call_span<F: Future>(listener: &'static str, future: F) -> F::Output {
+    if tracing::span_enabled!(target: SPAN_TARGET, Level::DEBUG) {
+        let span = tracing::debug_span!(target: SPAN_TARGET, "call", listener);
+        // Boxed, so that a call without spans does not reserve memory for the instrumented future.
+        return Box::pin(future).instrument(span).await;
+    }
+    future.await
+}
+
+/// The span of one check. It costs a comparison while spans are disabled.
+pub(crate) struct CheckSpan(Span);
+
+impl CheckSpan {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self(tracing::debug_span!(target: SPAN_TARGET, "check", rule = Empty, allowed = Empty))
+    }
+
+    /// Returns the span of one call to the store. It ends when it is dropped.
+    #[inline]
+    pub(crate) fn store_call(&self, charges: usize) -> Span {
+        if self.0.is_disabled() {
+            return Span::none();
+        }
+        tracing::debug_span!(target: SPAN_TARGET, parent: &self.0, "store", charges)
+    }
+
+    /// Records the strictest rule, and whether the request is allowed. The client is left out: its identity may be a
+    /// secret.
+    #[inline]
+    pub(crate) fn record(&self, decision: &Decision) {
+        if self.0.is_disabled() {
+            return;
+        }
+        if let Some(outcome) = decision.strictest_rule() {
+            self.0.record("rule", &*outcome.rule);
+        }
+        self.0.record("allowed", decision.is_allowed());
+    }
+}
