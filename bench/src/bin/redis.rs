@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, Key, Limit, Quota, RedisConfig, RedisStore, Store,
-};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Store};
+use tidegate::{Algorithm, Limit, Quota};
 use tidegate_testkit::Redis;
 
 /// A typical handwritten script: one counter, one call per check.

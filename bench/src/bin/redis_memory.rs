@@ -10,7 +10,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Algorithm, Charge, ChargeMode, Key, Limit, Quota, RedisConfig, RedisStore, Store};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{Charge, ChargeMode, Key, Store};
+use tidegate::{Algorithm, Limit, Quota};
 use tidegate_testkit::Redis;
 use tokio::task::JoinSet;
 

@@ -159,7 +159,7 @@ impl Clock {
 /// assert!(!logins.check("alice").is_allowed());
 /// time.advance(Span::MINUTE);
 /// assert!(logins.check("alice").is_allowed());
-/// # Ok::<(), tidegate::QuotaError>(())
+/// # Ok::<(), tidegate::error::QuotaError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock {

@@ -23,7 +23,7 @@ use crate::store::{Charge, Refund, Store};
 /// let outcome = api.check("user_42");
 /// assert!(outcome.is_allowed());
 /// assert_eq!(outcome.remaining, 199);
-/// # Ok::<(), tidegate::QuotaError>(())
+/// # Ok::<(), tidegate::error::QuotaError>(())
 /// ```
 #[derive(Debug)]
 pub struct PerKey<S = MemoryStore> {

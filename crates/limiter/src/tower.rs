@@ -213,7 +213,7 @@ impl RateLimitLayer<KeyDecider> {
     ///     Some(request.headers.get("x-api-key")?.to_str().ok()?.into())
     /// });
     /// # let _ = layer;
-    /// # Ok::<(), tidegate::QuotaError>(())
+    /// # Ok::<(), tidegate::error::QuotaError>(())
     /// ```
     #[must_use]
     pub fn per_key<F>(handle: PerKey, key: F) -> Self

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{Limiter, Request, RuleSet};
 
 use crate::accuracy::FleetAccuracy;
 use crate::traffic::Traffic;

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate::{Limiter, RedisStore, Request};
+use tidegate::redis::RedisStore;
+use tidegate::{Limiter, Request};
 use tidegate_testkit::{Process, Redis};
 
 use crate::accuracy::FleetAccuracy;

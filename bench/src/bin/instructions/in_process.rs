@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{Limiter, Request, RuleSet};
 use tidegate_testkit::Redis;
 use tokio::task::JoinSet;
 

@@ -367,7 +367,7 @@ fn block_command_hints_at_the_admin_listener() {
     let server = Server::with_rules(RULES);
     let (code, _, stderr) = run(&["block", "list", "--server", &server.url()]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("hint: the admin listener is another one"), "{stderr}");
+    assert!(stderr.contains("hint: use the URL of the admin listener"), "{stderr}");
     // The system does not assign a port that was just closed to another socket.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, stderr) = run(&["block", "list", "--server", &format!("http://{address}")]);

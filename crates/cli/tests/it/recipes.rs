@@ -137,7 +137,7 @@ fn payments_recipe_limits_each_user_and_fails_closed_only_for_payments() {
     let pay = [("path", "/payments/cards"), ("method", "POST"), ("user", "ann")];
     assert_eq!(recipe.count_admitted(9, &pay), 5);
     let rules = recipe.limiter.rules();
-    use tidegate::rule::OnStoreFailure::{Allow, Deny};
+    use tidegate::rules::OnStoreFailure::{Allow, Deny};
     assert_eq!(rules.rule("payments").unwrap().on_store_failure(), Deny);
     assert_eq!(rules.rule("products").unwrap().on_store_failure(), Allow);
 }

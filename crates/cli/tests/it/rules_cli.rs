@@ -233,7 +233,7 @@ fn errors_hint_at_the_admin_listener_and_at_the_token() {
     let server = Server::with_rules(FIRST_RULES);
     let (code, _, stderr) = run(&["rules", "status", "--server", &server.url()]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("hint: the admin listener is another one"), "{stderr}");
+    assert!(stderr.contains("hint: use the URL of the admin listener"), "{stderr}");
     let config = "listen: {http: 127.0.0.1:0}\nadmin: {token: a-very-secret-token}\n\
                   rules: {inline: [{name: api, limit: 5 per minute}]}\n";
     let server = Server::with_config(config);

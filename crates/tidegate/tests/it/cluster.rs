@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::rule::AttributeChain;
-use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
-    RedisConfig, RedisStore, Request, RuleSet, State, Store,
-};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::rules::AttributeChain;
+use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, State, Store};
+use tidegate::{Algorithm, DecisionStatus, Limit, Limiter, Quota, Request, RuleSet};
 use tidegate_testkit::{Cluster, Flavour, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::{Instant, sleep};
 

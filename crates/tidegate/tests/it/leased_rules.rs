@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet, Span};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{DecisionStatus, Limiter, Request, RuleSet, Span};
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
 /// A long timeout, so that a busy machine causes no store failure.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::rule::{Condition, ValueTest};
+use tidegate::rules::{Condition, ValueTest};
+use tidegate::store::{ClientStates, Store};
 use tidegate::{
-    Algorithm, ClientStates, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet,
-    Span, Store, Timestamp,
+    Algorithm, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet, Span, Timestamp,
 };
 use tokio::runtime::Runtime;
 
@@ -185,7 +185,7 @@ fn changed_limits_in_memory_match_the_core() {
 fn changed_limits_in_redis_match_the_core() {
     use std::cell::{Cell, RefCell};
 
-    use tidegate::{RedisConfig, RedisStore};
+    use tidegate::redis::{RedisConfig, RedisStore};
 
     /// Replaces the server clock by a key that the test sets. Each TTL is ten hours longer, so no key expires early.
     const CONTROLLED_CLOCK_LUA: &str = "

@@ -7,10 +7,8 @@ mod rule_reload;
 mod slot_guards;
 mod store_failure;
 
-use tidegate::{
-    AcquireError, Decision, DecisionStatus, Limiter, ManualClock, NotASingleKeyRule, Quota,
-    Request, RuleSet, Span,
-};
+use tidegate::error::{AcquireError, NotASingleKeyRule};
+use tidegate::{Decision, DecisionStatus, Limiter, ManualClock, Quota, Request, RuleSet, Span};
 
 fn limiter(time: &ManualClock, rules: &str) -> Limiter {
     let rules = RuleSet::parse("rules.yaml", rules).unwrap();

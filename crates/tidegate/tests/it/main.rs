@@ -42,6 +42,7 @@ mod store_leases;
 mod synced_rules;
 #[cfg(feature = "tower")]
 mod tower;
+mod trace_spans;
 mod without_runtime;
 
 /// Connect timeout for a healthy Redis. Long enough for a machine under heavy load.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Refund, State, Store};
 use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
-    RedisConfig, RedisStore, Refund, Request, RuleSet, Span, State, Store, Timestamp,
+    Algorithm, DecisionStatus, Limit, Limiter, Quota, Request, RuleSet, Span, Timestamp,
 };
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinSet;

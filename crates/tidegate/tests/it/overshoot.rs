@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-use tidegate::{
-    Algorithm, Charge, ChargeMode, Key, Limit, Limiter, ManualClock, MemoryStore, Quota, Span,
-};
+use tidegate::store::{Charge, ChargeMode, Key};
+use tidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Quota, Span};
 
 const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,

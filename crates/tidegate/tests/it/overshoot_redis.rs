@@ -7,7 +7,8 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore};
+use tidegate::Limiter;
+use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, lacking, poll};
 use tokio::runtime::Runtime;
 

@@ -9,7 +9,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Key, Limit, RedisConfig, RedisStore, Timestamp};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::Key;
+use tidegate::{Limit, Timestamp};
 use tidegate_testkit::Redis;
 use tokio::runtime::Runtime;
 

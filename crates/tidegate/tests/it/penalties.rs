@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::block::{BlockOrigin, Entry, Reason};
+use tidegate::error::{AcquireError, NotASingleKeyRule, StoreError};
+use tidegate::store::{Charge, ChargeMode, ChargeResults, Key, Keyer, Refund, Store};
 use tidegate::{
-    AcquireError, BlockList, Charge, ChargeMode, ChargeResults, Decision, DecisionStatus, Key,
-    Keyer, Limiter, ManualClock, MemoryStore, NotASingleKeyRule, Refund, Request, RuleSet, Span,
-    Store, StoreError,
+    BlockList, Decision, DecisionStatus, Limiter, ManualClock, MemoryStore, Request, RuleSet, Span,
 };
 
 /// A store that counts its calls.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::block::{BlockOrigin, Entry, Reason};
-use tidegate::{Clock, Limiter, RedisConfig, RedisStore, Request, RuleSet, Span, Timestamp};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{Clock, Limiter, Request, RuleSet, Span, Timestamp};
 use tidegate_testkit::{Cluster, FaultProxy, Redis, poll};
 
 type FleetNode = Limiter<RedisStore>;

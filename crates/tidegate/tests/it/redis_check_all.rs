@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::RuleIndex;
 use tidegate::{
-    Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, Quota,
-    RedisConfig, RedisStore, Request, Rule, RuleIndex, RuleSet,
+    Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, Quota, Request,
+    Rule, RuleSet,
 };
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 

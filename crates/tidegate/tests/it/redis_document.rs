@@ -6,9 +6,11 @@ mod subscription;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{
+use tidegate::Timestamp;
+use tidegate::error::StoreError;
+use tidegate::redis::{
     DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisConfig, RedisDocument,
-    RedisStore, StoreError, Timestamp,
+    RedisStore,
 };
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, SlotGuard};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{Limiter, Request, RuleSet, SlotGuard};
 use tidegate_testkit::{Flavour, Process, Redis, Tool, WAIT_TIMEOUT, lacking, poll};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
-use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, DecisionStatus, Key, Limit, Limiter, Quota,
-    RedisConfig, RedisStore, Request, RuleSet, Span, Store, StoreError,
-};
+use tidegate::error::StoreError;
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Store};
+use tidegate::{Algorithm, DecisionStatus, Limit, Limiter, Quota, Request, RuleSet, Span};
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
 const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];

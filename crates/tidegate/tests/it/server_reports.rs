@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Limiter, RedisConfig, RedisStore, Request, RuleSet, ServerReport};
+use tidegate::redis::{RedisConfig, RedisStore, ServerReport};
+use tidegate::{Limiter, Request, RuleSet};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking, wait_for};
 
 const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::rule::AttributeChain;
-use tidegate::{
-    CheckRequest, CheckTarget, DecisionStatus, Key, Limiter, Quota, RedisConfig, RedisStore,
-    Request, RuleIndex, RuleSet, Store,
-};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::rules::AttributeChain;
+use tidegate::store::{Key, RuleIndex, Store};
+use tidegate::{CheckRequest, CheckTarget, DecisionStatus, Limiter, Quota, Request, RuleSet};
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
 const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];

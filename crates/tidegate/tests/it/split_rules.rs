@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{ShareStatus, Store};
 use tidegate::{
-    CheckRequest, CheckTarget, DecisionStatus, Limiter, Outcome, RedisConfig, RedisStore, Request,
-    RuleSet, ShareStatus, Span, Store,
+    CheckRequest, CheckTarget, DecisionStatus, Limiter, Outcome, Request, RuleSet, Span,
 };
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinHandle;

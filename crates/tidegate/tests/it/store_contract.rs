@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, ClientStates, Key, Limit, ManualClock,
-    MemoryStore, Outcome, Outcomes, Quota, Refund, Span, State, Store, Timestamp,
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResult, ClientStates, Key, Outcomes, Refund, State, Store,
 };
+use tidegate::{Algorithm, Limit, ManualClock, MemoryStore, Outcome, Quota, Span, Timestamp};
 
 /// A store under test and its clock.
 trait Testbed {

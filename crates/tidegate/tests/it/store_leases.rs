@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, Key, LeaseGrant, LeaseId, LeaseRequest, Limit,
-    ManualClock, MemoryStore, Quota, RedisConfig, RedisStore, Refund, Span, State, Store,
-    StoreError, Timestamp, UsageReport,
+use tidegate::error::StoreError;
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResult, Key, LeaseGrant, LeaseId, LeaseRequest, Refund, State, Store,
+    UsageReport,
 };
+use tidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Span, Timestamp};
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::{Instant, sleep};
 

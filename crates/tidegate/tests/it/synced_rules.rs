@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    CheckRequest, CheckTarget, DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet,
-    Span,
-};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{CheckRequest, CheckTarget, DecisionStatus, Limiter, Request, RuleSet, Span};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Sentinel, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;
 

@@ -4,11 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tidegate::rule::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
+use tidegate::error::StoreError;
+use tidegate::rules::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResults, Key, Keyer, LeaseGrant, LeaseRequest, Refund, Store,
+};
 use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResults, Key, Keyer, LeaseGrant, LeaseRequest, Limit,
-    Limiter, ManualClock, MemoryStore, Quota, Refund, Request, Rule, RuleSet, Span, Store,
-    StoreError,
+    Algorithm, Limit, Limiter, ManualClock, MemoryStore, Quota, Request, Rule, RuleSet, Span,
 };
 
 /// A memory store that several nodes share.

@@ -20,7 +20,7 @@ fn dashboard_shows_nothing_without_the_token() {
     );
     assert_eq!(element_text(&browser, "#state"), "connecting");
     browser.find("#token").type_text("0123456789abcdef-wrong\n");
-    browser.wait_until("the token dialog reports a wrong token", "document.querySelector('#lock').open && document.querySelector('#lock-message').textContent.includes('another token')");
+    browser.wait_until("the token dialog reports a wrong token", "document.querySelector('#lock').open && document.querySelector('#lock-message').textContent.includes('Wrong token')");
     browser.find("#token").type_text("0123456789abcdef-right\n");
     browser.wait_until(
         "the dashboard is shown",

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{DecisionStatus, Limiter, RedisStore, Request};
+use tidegate::redis::RedisStore;
+use tidegate::{DecisionStatus, Limiter, Request};
 use tidegate_testkit::WAIT_TIMEOUT;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};

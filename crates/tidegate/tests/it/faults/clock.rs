@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{DecisionStatus, Limiter, Request, RuleSet};
 use tidegate_testkit::Redis;
 
 /// Replaces the server clock by a key that the test sets.

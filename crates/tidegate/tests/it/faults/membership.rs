@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tidegate::{OpenError, RedisConfig, RedisStore, Share, Store};
+use tidegate::redis::{OpenError, RedisConfig, RedisStore};
+use tidegate::store::{Share, Store};
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, lacking};
 
 use super::scenario::wait_until;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{DecisionStatus, Limiter, Request};
 use tidegate_testkit::{FaultProxy, Redis};
 
 use super::scenario::{

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{
-    DecisionStatus, FailureCounts, Limiter, RedisConfig, RedisStore, Request, RuleSet, Store,
-};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::{FailureCounts, Store};
+use tidegate::{DecisionStatus, Limiter, Request, RuleSet};
 use tidegate_testkit::WAIT_TIMEOUT;
 use tokio::time::Instant;
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{DecisionStatus, Limiter, RedisConfig, RedisStore, Request, RuleSet, Store};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::store::Store;
+use tidegate::{DecisionStatus, Limiter, Request, RuleSet};
 use tidegate_testkit::{FaultProxy, Redis, Sentinel, Tool, lacking};
 
 use super::scenario::{DAILY_LIMIT, FaultScenario, StateAfterFault, wait_until};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tidegate::RedisConfig;
+use tidegate::redis::RedisConfig;
 use tidegate_testkit::Redis;
 
 use super::captured_log;

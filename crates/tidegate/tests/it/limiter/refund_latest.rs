@@ -1,8 +1,8 @@
 //! Refunds of the latest usage, without a receipt.
 
+use tidegate::store::RuleIndex;
 use tidegate::{
-    Algorithm, CheckRequest, CheckTarget, Limiter, ManualClock, Quota, Request, Rule, RuleIndex,
-    RuleSet, Span,
+    Algorithm, CheckRequest, CheckTarget, Limiter, ManualClock, Quota, Request, Rule, RuleSet, Span,
 };
 
 use super::{limiter, remaining, request};

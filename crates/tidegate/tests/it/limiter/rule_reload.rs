@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidegate::{
-    FailureCounts, Limiter, LiveLimiter, ManualClock, MemoryStore, Request, RuleSet, Span,
-};
+use tidegate::store::FailureCounts;
+use tidegate::{Limiter, LiveLimiter, ManualClock, MemoryStore, Request, RuleSet, Span};
 
 use super::store_failure::FailingStore;
 use super::{limiter, remaining, request};

@@ -1,9 +1,9 @@
 //! Concurrency slots and their guards, for every way in which a request can end.
 
 use proptest::prelude::*;
+use tidegate::store::Refund;
 use tidegate::{
-    CheckRequest, CheckTarget, Limiter, ManualClock, Receipt, Refund, Request, RuleSet, SlotGuard,
-    Span,
+    CheckRequest, CheckTarget, Limiter, ManualClock, Receipt, Request, RuleSet, SlotGuard, Span,
 };
 
 use super::{limiter, request};

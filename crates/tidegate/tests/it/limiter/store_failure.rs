@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    AcquireError, Charge, ChargeMode, ChargeResult, ChargeResults, DecisionStatus, FailureCounts,
-    Key, Keyer, Limit, Limiter, ManualClock, MemoryStore, Refund, Request, RuleSet, Share, Span,
-    Store, StoreError,
+use tidegate::error::{AcquireError, StoreError};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResult, ChargeResults, FailureCounts, Key, Keyer, Refund, Share,
+    Store,
 };
+use tidegate::{DecisionStatus, Limit, Limiter, ManualClock, MemoryStore, Request, RuleSet, Span};
 
 use super::{remaining, request};
 

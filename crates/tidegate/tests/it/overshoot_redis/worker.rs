@@ -4,7 +4,8 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::{DecisionStatus, Limiter, RedisStore};
+use tidegate::redis::RedisStore;
+use tidegate::{DecisionStatus, Limiter};
 use tidegate_testkit::Process;
 use tokio::task::JoinSet;
 

@@ -6,10 +6,11 @@ mod lease_case;
 use std::sync::Arc;
 
 use lease_case::LeaseCase;
-use tidegate::{
-    ClientStates, Key, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Limit, Refund, Span,
-    State, Store, Timestamp, UnreportedUsage, UsageReport,
+use tidegate::store::{
+    ClientStates, Key, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Refund, State, Store,
+    UnreportedUsage, UsageReport,
 };
+use tidegate::{Limit, Span, Timestamp};
 
 use super::ParityFixture;
 use super::random_charges::{any_limit, any_time, seed};

@@ -4,10 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tidegate::{
-    Algorithm, Charge, ChargeMode, ChargeResult, ClientStates, Key, Limit, Outcome, Quota, Refund,
-    Span, Store, Timestamp,
-};
+use tidegate::store::{Charge, ChargeMode, ChargeResult, ClientStates, Key, Refund, Store};
+use tidegate::{Algorithm, Limit, Outcome, Quota, Span, Timestamp};
 
 use super::ParityFixture;
 use super::seeded_random::SeededRandom;

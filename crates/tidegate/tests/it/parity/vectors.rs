@@ -6,7 +6,8 @@ pub(crate) mod case;
 use std::sync::Arc;
 
 use case::{Case, Step, integers};
-use tidegate::{Charge, ChargeMode, ChargeResult, Key, Outcome, Refund, Store, Timestamp};
+use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Refund, Store};
+use tidegate::{Outcome, Timestamp};
 
 use super::ParityFixture;
 

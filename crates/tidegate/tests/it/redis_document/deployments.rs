@@ -1,6 +1,7 @@
 //! Documents in each kind of deployment: cluster, Sentinel, Valkey, and servers that restart.
 
-use tidegate::{PutError, RedisStore, StoreError};
+use tidegate::error::StoreError;
+use tidegate::redis::{PutError, RedisStore};
 use tidegate_testkit::{
     Cluster, FaultProxy, Flavour, Redis, Sentinel, Tool, WAIT_TIMEOUT, lacking, poll,
 };
@@ -14,7 +15,7 @@ async fn cluster_keeps_a_document_while_its_slot_migrates() {
         return;
     }
     let cluster = Cluster::builder().config("cluster-node-timeout", "60000").start();
-    let config: tidegate::RedisConfig = cluster.url().parse().unwrap();
+    let config: tidegate::redis::RedisConfig = cluster.url().parse().unwrap();
     let config = config.with_connect_timeout(WAIT_TIMEOUT).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     let document = store.document("rules");

@@ -1,6 +1,6 @@
 //! Notifications of new versions, on healthy and on faulty networks.
 
-use tidegate::{RedisConfig, RedisDocument, Tls};
+use tidegate::redis::{RedisConfig, RedisDocument, Tls};
 use tidegate_testkit::{FaultProxy, Redis, Tool, WAIT_TIMEOUT, lacking, poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;

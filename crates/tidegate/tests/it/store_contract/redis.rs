@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{RedisConfig, RedisStore, Span, Timestamp};
+use tidegate::redis::{RedisConfig, RedisStore};
+use tidegate::{Span, Timestamp};
 use tidegate_testkit::{Flavour, Redis};
 use tokio::runtime::Runtime;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response, StatusCode};
+use tidegate::headers::{IetfDraft, ResetFormat};
 use tidegate::tower::RateLimitLayer;
-use tidegate::{HeaderStyle, IetfDraft, Limiter, ManualClock, PerKey, Quota, ResetFormat};
+use tidegate::{HeaderStyle, Limiter, ManualClock, PerKey, Quota};
 use tower::{Layer, Service, ServiceExt};
 
 use super::test_stores::UnavailableStore;

@@ -11,8 +11,9 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use proptest::prelude::*;
+use tidegate::store::Store;
 use tidegate::tower::{RateLimitLayer, ResponseBody};
-use tidegate::{Limiter, ManualClock, Span, Store};
+use tidegate::{Limiter, ManualClock, Span};
 use tokio::task::{JoinSet, yield_now};
 use tower::{Layer, Service, ServiceExt};
 
@@ -349,7 +350,7 @@ proptest! {
 #[cfg(feature = "redis")]
 #[test]
 fn no_slot_is_held_in_redis_after_requests_end_in_any_way() {
-    use tidegate::{RedisConfig, RedisStore};
+    use tidegate::redis::{RedisConfig, RedisStore};
     use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
     if lacking(&[Tool::Server(Flavour::Redis)]) {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate::{
-    Charge, ChargeMode, ChargeResult, ChargeResults, Clock, Key, Keyer, MemoryStore, Refund, Store,
-    StoreError,
-};
+use tidegate::error::StoreError;
+use tidegate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Key, Keyer, Refund, Store};
+use tidegate::{Clock, MemoryStore};
 use tokio::task::yield_now;
 
 /// A store that fails every call.
