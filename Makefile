@@ -1,5 +1,5 @@
 # make test     all required checks: format, lints, tests, docs; prints the time of each step
-# make format, language, lint, tests, plain, doctests, docs   one step of make test; make test STEPS="format instructions" runs several
+# make format, language, lint, tests, plain, doctests, docs, api   one step of make test; make test STEPS="format instructions" runs several
 # make test-all  make test with random tests at full size
 # make bench    measurements of Tidegate and its peers in one run
 # make bench-listeners  make bench for the listeners only
@@ -16,13 +16,14 @@
 # make reference  docs/reference, generated from the parsers of rules and configurations
 # make openapi  crates/api/openapi.json, generated from the types and operations in crates/api
 # make proto    crates/proto/src/generated, generated from the messages in crates/proto/proto
+# make public-api  crates/tidegate/public-api.txt, the listing of the library's public interface
 # make deny     checks licences, sources and banned crates of all dependencies
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
 
-.PHONY: test test-all setup format language lint tests plain doctests docs bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto deny
+.PHONY: test test-all setup format language lint tests plain doctests docs api bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto public-api deny
 
 test: setup
 	@tools/run-tests.py $(STEPS)
@@ -33,7 +34,7 @@ test-all: setup
 setup:
 	@tools/setup.sh
 
-format language lint tests plain doctests docs:
+format language lint tests plain doctests docs api:
 	@tools/run-tests.py $@
 
 bench: setup
@@ -99,6 +100,9 @@ reference:
 
 openapi:
 	TIDEGATE_OPENAPI=write $(CARGO) test --locked -p tidegate-api --all-features --lib -- committed_document_is_current
+
+public-api:
+	tools/public-api.sh --write
 
 proto:
 	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-proto --lib -- generated_code_is_current

@@ -2,7 +2,7 @@
 """Runs every check of `make test`, and then prints the failures, the skipped tests and the time of each step.
 
 A failed step does not stop the next one. Usage: tools/run-tests.py [STEP ...]. The steps are format, language, lint,
-tests, plain, doctests and docs; without arguments all of them run, in this order. The step instructions runs only when it is
+tests, plain, doctests, docs and api; without arguments all of them run, in this order. The step instructions runs only when it is
 named, because it builds the server in release mode.
 
 TIDEGATE_CASES and TIDEGATE_STEPS set the size of random tests, TIDEGATE_SEED repeats one (`make test-all`).
@@ -155,6 +155,7 @@ def main():
         "plain": lambda: cargo("test", "--locked", "-p", "tidegate-cli", "--no-default-features", "--test", "it", "--", *PLAIN_TESTS),
         "doctests": lambda: cargo("test", *TEST_SELECTION, "--doc", "--no-fail-fast"),
         "docs": lambda: cargo("doc", *workspace, "--no-deps", RUSTDOCFLAGS="-D warnings"),
+        "api": lambda: subprocess.run(["tools/public-api.sh"]).returncode == 0,
         "instructions": lambda: subprocess.run(["make", "instructions"]).returncode == 0,
     }
     wanted = sys.argv[1:] or [name for name in steps if name != "instructions"]

@@ -43,4 +43,5 @@ pub use per_key::{ExceedsCapacity, PerKey};
 pub use store::memory::{MemoryStore, MemoryUse};
 pub use store::{
     Charge, ChargeMode, ChargeResult, ChargeResults, Outcomes, Refund, Share, Store, StoreError,
+    derived_key,
 };

@@ -130,9 +130,9 @@ pub mod store {
         RuleIndex, State, StateSnapshot, UndecidedRule, UnreportedUsage, UsageReport, Verdict,
     };
     pub use tidegate_limiter::coordination;
-    pub use tidegate_limiter::store::*;
     pub use tidegate_limiter::{
-        FailureCounts, HeartbeatReply, Membership, MembershipView, MemoryUse, ShareStatus,
-        ShareTerm,
+        Charge, ChargeMode, ChargeResult, ChargeResults, FailureCounts, HeartbeatReply, Membership,
+        MembershipView, MemoryUse, Outcomes, Refund, Share, ShareStatus, ShareTerm, Store,
+        derived_key,
     };
 }

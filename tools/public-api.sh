@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Compares crates/tidegate/public-api.txt with the public interface of the crate; --write replaces it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+for package in tidegate tidegate-core tidegate-limiter tidegate-redis tidegate-rules; do
+  # The JSON output of rustdoc is unstable.
+  RUSTC_BOOTSTRAP=1 "${CARGO:-cargo}" rustdoc --locked --quiet -p "$package" --all-features --lib -- \
+    -Zunstable-options --output-format json
+done
+found=$(mktemp)
+trap 'rm -f "$found"' EXIT
+"${CARGO:-cargo}" run --locked --quiet --manifest-path tools/public-api/Cargo.toml -- "$target/doc" >"$found"
+if [ "${1:-}" = --write ]; then
+  cp "$found" crates/tidegate/public-api.txt
+elif ! diff -u crates/tidegate/public-api.txt "$found"; then
+  echo "public-api: the public interface has changed; run make public-api and review the difference" >&2
+  exit 1
+fi
