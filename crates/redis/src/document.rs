@@ -21,7 +21,7 @@ use super::open_error::OpenError;
 use super::store::RedisStore;
 use tidegate_limiter::store::StoreError;
 
-pub use version::{DocumentVersion, Edition};
+pub use version::{DocumentVersion, DocumentWithText};
 
 /// Most versions that are stored, and most bytes of their texts together; the latest is stored however long it is.
 const RETENTION: (usize, usize) = (50, 64 << 20);
@@ -43,13 +43,13 @@ pub struct RedisDocument {
 
 /// The latest version of a document, compared with a known one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Latest {
+pub enum LatestVersion {
     /// There is none.
     Nothing,
     /// It is the known one, by number and hash.
     Same,
     /// It is another one.
-    Other(Edition),
+    Other(DocumentWithText),
 }
 
 /// The version that is to be replaced.
@@ -61,12 +61,12 @@ pub enum Expected {
     Number(u64),
 }
 
-/// A new version.
+/// A version to be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Draft<'a> {
+pub struct NewVersion<'a> {
     /// The whole text.
     pub text: &'a str,
-    /// The author.
+    /// The author of this version.
     pub by: &'a str,
     /// The reason.
     pub note: &'a str,
@@ -127,21 +127,21 @@ impl RedisDocument {
     ///
     /// # Errors
     /// The server does not answer, or stores something else.
-    pub async fn latest(&self, known: Option<(u64, &str)>) -> Result<Latest, StoreError> {
+    pub async fn latest(&self, known: Option<(u64, &str)>) -> Result<LatestVersion, StoreError> {
         let (known, hash) = known.unwrap_or_default();
         let task = DocumentCommand::latest(self.connection.key())
             .argument(known.to_string())
             .argument(hash);
         let answer: Vec<Vec<u8>> = self.connection.run(task).await?;
-        let edition = match answer.as_slice() {
-            [] => return Ok(Latest::Nothing),
-            [_] => return Ok(Latest::Same),
+        let document = match answer.as_slice() {
+            [] => return Ok(LatestVersion::Nothing),
+            [_] => return Ok(LatestVersion::Same),
             [latest, kept, words] => number(latest).and_then(|latest| {
-                Edition::read(DocumentVersion::read(latest, kept)?, words.clone())
+                DocumentWithText::read(DocumentVersion::read(latest, kept)?, words.clone())
             }),
             _ => Err("its latest version is not one".to_owned()),
         };
-        edition.map(Latest::Other).map_err(|reason| self.connection.corrupt(&reason))
+        document.map(LatestVersion::Other).map_err(|reason| self.connection.corrupt(&reason))
     }
 
     /// Puts a version and publishes it, in one step, if the stored version is the expected one. It is sent once.
@@ -149,8 +149,8 @@ impl RedisDocument {
     /// # Errors
     /// [`PutError::Conflict`]: another version is stored. [`StoreError::Timeout`] and
     /// [`StoreError::Interrupted`]: it may have been put.
-    pub async fn put(&self, draft: Draft<'_>) -> Result<DocumentVersion, PutError> {
-        let Draft { text: words, by, note, expected, above } = draft;
+    pub async fn put(&self, new: NewVersion<'_>) -> Result<DocumentVersion, PutError> {
+        let NewVersion { text: words, by, note, expected, above } = new;
         self.fits(words)?;
         let expected = match expected {
             Expected::Any => String::new(),
@@ -189,8 +189,8 @@ impl RedisDocument {
     ///
     /// # Errors
     /// The server did not confirm it.
-    pub async fn restore(&self, edition: &Edition) -> Result<bool, StoreError> {
-        let Edition { version, text: words } = edition;
+    pub async fn restore(&self, document: &DocumentWithText) -> Result<bool, StoreError> {
+        let DocumentWithText { version, text: words } = document;
         self.fits(words)?;
         let version = DocumentVersion { hash: hash_of(words), ..version.clone() };
         let task = DocumentCommand::restore(self.connection.key(), RETENTION)
@@ -220,14 +220,14 @@ impl RedisDocument {
     ///
     /// # Errors
     /// The server does not answer, or stores something else.
-    pub async fn edition(&self, number: u64) -> Result<Option<Edition>, StoreError> {
-        let task = DocumentCommand::edition(self.connection.key(), number);
+    pub async fn version(&self, number: u64) -> Result<Option<DocumentWithText>, StoreError> {
+        let task = DocumentCommand::version(self.connection.key(), number);
         let answer: (Option<Vec<u8>>, Option<Vec<u8>>) = self.connection.run(task).await?;
         let (Some(kept), Some(words)) = answer else { return Ok(None) };
-        let edition = DocumentVersion::read(number, &kept)
-            .and_then(|version| Edition::read(version, words))
+        let document = DocumentVersion::read(number, &kept)
+            .and_then(|version| DocumentWithText::read(version, words))
             .map_err(|reason| self.connection.corrupt(&reason))?;
-        Ok(Some(edition))
+        Ok(Some(document))
     }
 
     /// Stores the report of a node for all others, until its next report or the end of the lifetime.

@@ -49,7 +49,9 @@ mod url;
 pub use address::Address;
 pub use config::RedisConfig;
 pub use config_error::RedisConfigError;
-pub use document::{DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument};
+pub use document::{
+    DocumentVersion, DocumentWithText, Expected, LatestVersion, NewVersion, PutError, RedisDocument,
+};
 pub use open_error::OpenError;
 pub use report::{Latency, ServerReport, ServerUse};
 pub use secret::Secret;

@@ -152,7 +152,7 @@ impl RedisStore {
     }
 
     /// Samples the memory of the servers at once.
-    pub async fn weigh(&self) {
+    pub async fn sample_memory(&self) {
         self.inner.topology.sample_memory().await;
     }
 

@@ -75,8 +75,8 @@ async fn older_version(manager: &RulesManager, number: u64) -> Response<Body> {
         Ok(shared) => shared,
         Err(error) => return push_error(&error),
     };
-    match shared.edition(number).await {
-        Ok(Some(edition)) => document(&edition.text, edition.version.number),
+    match shared.version(number).await {
+        Ok(Some(stored)) => document(&stored.text, stored.version.number),
         Ok(None) => {
             let detail = format!("version {number} is not kept, or never was");
             response::problem(StatusCode::NOT_FOUND, &detail)

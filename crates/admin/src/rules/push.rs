@@ -111,15 +111,15 @@ pub(crate) async fn difference_of_versions(
             Ok(shared) => shared,
             Err(error) => return push_error(&error),
         };
-        let edition = match shared.edition(number).await {
-            Ok(Some(edition)) => edition,
+        let stored = match shared.version(number).await {
+            Ok(Some(stored)) => stored,
             Ok(None) => {
                 let detail = format!("version {number} is not kept, or never was");
                 return response::problem(StatusCode::NOT_FOUND, &detail);
             }
             Err(error) => return push_error(&error.into()),
         };
-        match manager.validate(&edition.text).await {
+        match manager.validate(&stored.text).await {
             Ok(rules) => sets.push(rules.set),
             Err(error) => return invalid_document(&error),
         }

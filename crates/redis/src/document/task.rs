@@ -33,7 +33,7 @@ impl DocumentCommand {
         Self::eval(&script, key).with_retention(key, kept)
     }
 
-    pub(crate) fn edition(key: &str, number: u64) -> Self {
+    pub(crate) fn version(key: &str, number: u64) -> Self {
         let mut get = redis::cmd("HMGET");
         get.arg(key).arg(format!("v:{number}")).arg(format!("t:{number}"));
         Self(get)

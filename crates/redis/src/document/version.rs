@@ -22,7 +22,7 @@ pub struct DocumentVersion {
 
 /// A version and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edition {
+pub struct DocumentWithText {
     /// The metadata.
     pub version: DocumentVersion,
     /// The whole text.
@@ -58,7 +58,7 @@ impl DocumentVersion {
     }
 }
 
-impl Edition {
+impl DocumentWithText {
     /// Returns a version with its stored text, if the hash is that of the text.
     pub(crate) fn read(version: DocumentVersion, words: Vec<u8>) -> Result<Self, String> {
         let words = text(words)?;
@@ -109,9 +109,9 @@ mod tests {
             assert!(DocumentVersion::read(7, kept.as_bytes()).is_err(), "{kept:?}");
         }
         assert!(DocumentVersion::read(7, &[0xff]).is_err());
-        assert!(Edition::read(version("", ""), vec![0xff]).is_err());
-        let other = Edition::read(version("", ""), b"rules: {}".to_vec()).unwrap_err();
+        assert!(DocumentWithText::read(version("", ""), vec![0xff]).is_err());
+        let other = DocumentWithText::read(version("", ""), b"rules: {}".to_vec()).unwrap_err();
         assert!(other.starts_with("version 7 must have hash "), "{other}");
-        assert!(Edition::read(version("", ""), b"rules: []".to_vec()).is_ok());
+        assert!(DocumentWithText::read(version("", ""), b"rules: []".to_vec()).is_ok());
     }
 }

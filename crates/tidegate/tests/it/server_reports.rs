@@ -34,7 +34,7 @@ async fn server_report_contains_latency_and_memory_usage() {
         let request = Request::new().with("user", user).unwrap();
         assert!(limiter.check(&request).await.is_allowed());
     }
-    limiter.store().weigh().await;
+    limiter.store().sample_memory().await;
     let report = report(&limiter);
     assert_eq!(report.name, format!("redis {}", server.address()));
     assert!(report.is_up);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tidegate_limiter::StoreError;
-use tidegate_redis::{DocumentVersion, Draft, Edition, Expected, PutError, RedisDocument};
+use tidegate_redis::{
+    DocumentVersion, DocumentWithText, Expected, NewVersion, PutError, RedisDocument,
+};
 
 use crate::config_error::ConfigError;
 use crate::rules::low_priority::spawn_low_priority;
@@ -60,15 +62,15 @@ impl RulesManager {
         reconcile(self, shared).await?;
         let newest = self.newest_document().await;
         let above = newest.and_then(|newest| newest.number).unwrap_or_default();
-        let draft = Draft { text, by, note, expected, above };
-        let version = shared.put(draft).await.map_err(|error| match error {
+        let new_version = NewVersion { text, by, note, expected, above };
+        let version = shared.put(new_version).await.map_err(|error| match error {
             PutError::Conflict { found } => PushError::Conflict { found },
             PutError::Store(error) => PushError::Store(error),
         })?;
         tracing::info!(version = version.number, by, note, "rules pushed");
-        let edition = Edition { version: version.clone(), text: text.to_owned() };
+        let document = DocumentWithText { version: version.clone(), text: text.to_owned() };
         // The other nodes are notified by Redis.
-        self.offer(RulesDocument::from_edition(self.source(), edition)).await?;
+        self.offer(RulesDocument::from_redis(self.source(), document)).await?;
         Ok(version)
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tidegate_core::Timestamp;
 use tidegate_limiter::StoreError;
-use tidegate_redis::{DocumentVersion, Draft, Edition, Expected, Latest, PutError, RedisDocument};
+use tidegate_redis::{
+    DocumentVersion, DocumentWithText, Expected, LatestVersion, NewVersion, PutError, RedisDocument,
+};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -22,8 +24,8 @@ const MAX_COMPARISONS: usize = 16;
 
 impl RulesDocument {
     /// Returns the document of a version that Redis has.
-    pub(crate) fn from_edition(source: &str, edition: Edition) -> Self {
-        let Edition { version, text } = edition;
+    pub(crate) fn from_redis(source: &str, document: DocumentWithText) -> Self {
+        let DocumentWithText { version, text } = document;
         Self {
             number: Some(version.number),
             by: version.by,
@@ -34,7 +36,7 @@ impl RulesDocument {
     }
 
     /// Returns the version as Redis stores it, with its author, note and time.
-    fn to_edition(&self) -> Edition {
+    fn to_redis(&self) -> DocumentWithText {
         let version = DocumentVersion {
             number: self.number.unwrap_or_default(),
             hash: self.hash.to_string(),
@@ -43,7 +45,7 @@ impl RulesDocument {
             note: self.note.clone(),
             bytes: u64::try_from(self.text.len()).unwrap_or(u64::MAX),
         };
-        Edition { version, text: self.text.to_string() }
+        DocumentWithText { version, text: self.text.to_string() }
     }
 }
 
@@ -100,14 +102,14 @@ pub(crate) async fn reconcile(
         let own = manager.newest_document().await;
         let known = own.as_ref().and_then(|own| Some((own.number?, &*own.hash)));
         match (shared.latest(known).await?, own) {
-            (Latest::Same, _) => manager.mark_unchanged(),
-            (Latest::Nothing, None) => manager.mark_empty(),
-            (Latest::Nothing, Some(own)) => {
+            (LatestVersion::Same, _) => manager.mark_unchanged(),
+            (LatestVersion::Nothing, None) => manager.mark_empty(),
+            (LatestVersion::Nothing, Some(own)) => {
                 restore(manager, shared, &own, None).await?;
                 continue;
             }
-            (Latest::Other(found), own) => {
-                let found = RulesDocument::from_edition(manager.source(), found);
+            (LatestVersion::Other(found), own) => {
+                let found = RulesDocument::from_redis(manager.source(), found);
                 match own {
                     Some(own) if own.number > found.number => {
                         restore(manager, shared, &own, found.number).await?;
@@ -135,7 +137,7 @@ async fn restore(
     own: &RulesDocument,
     found: Option<u64>,
 ) -> Result<(), StoreError> {
-    if shared.restore(&own.to_edition()).await? {
+    if shared.restore(&own.to_redis()).await? {
         tracing::warn!(
             source = manager.source(),
             version = own.number,
@@ -161,14 +163,14 @@ async fn renumber(
     let order = |document: &RulesDocument| (document.at, Arc::clone(&document.hash));
     let (kept, dropped) = if order(own) > order(found) { (own, found) } else { (found, own) };
     let note = format!("{} (version {number} again: two documents had it)", kept.note);
-    let draft = Draft {
+    let new_version = NewVersion {
         text: &kept.text,
         by: &kept.by,
         note: note.trim_start(),
         expected: Expected::Number(number),
         above: number,
     };
-    match shared.put(draft).await {
+    match shared.put(new_version).await {
         Ok(version) => {
             tracing::error!(
                 source = manager.source(),

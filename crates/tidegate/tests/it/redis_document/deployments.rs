@@ -7,7 +7,7 @@ use tidegate_testkit::{
 };
 
 use super::subscription::DocumentFollower;
-use super::{DOCUMENT_KEY, REQUIRED_TOOLS, draft, latest, open_document, version_numbers};
+use super::{DOCUMENT_KEY, REQUIRED_TOOLS, latest, new_version, open_document, version_numbers};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_keeps_a_document_while_its_slot_migrates() {
@@ -21,18 +21,18 @@ async fn cluster_keeps_a_document_while_its_slot_migrates() {
     let document = store.document("rules");
     let mut follower = DocumentFollower::start(&document);
     follower.expect_notification().await;
-    document.put(draft("one")).await.unwrap();
+    document.put(new_version("one")).await.unwrap();
     follower.expect_notification().await;
 
     let slot = cluster.slot_of(DOCUMENT_KEY);
     let to = cluster.masters().into_iter().find(|place| *place != cluster.owner_of(slot)).unwrap();
     cluster.begin_migration(slot, to);
-    document.put(draft("two")).await.unwrap();
+    document.put(new_version("two")).await.unwrap();
     cluster.migrate_keys(slot, 10);
-    document.put(draft("three")).await.unwrap();
+    document.put(new_version("three")).await.unwrap();
     assert_eq!(latest(&document).await.unwrap().text, "three");
     cluster.finish_migration(slot);
-    document.put(draft("four")).await.unwrap();
+    document.put(new_version("four")).await.unwrap();
     assert_eq!(latest(&document).await.unwrap().text, "four");
     assert_eq!(version_numbers(&document.history(9).await.unwrap()), [4, 3, 2, 1]);
     // Every cluster node forwards the notification.
@@ -53,16 +53,16 @@ async fn reads_writes_and_notifications_use_the_new_master_after_a_failover() {
     let document = open_document(&sentinel.url()).await;
     let mut follower = DocumentFollower::start(&document);
     follower.expect_notification().await;
-    document.put(draft("one")).await.unwrap();
+    document.put(new_version("one")).await.unwrap();
     follower.expect_notification().await;
-    let edition = latest(&document).await.unwrap();
+    let stored = latest(&document).await.unwrap();
     sentinel.kill_master();
     sentinel.wait_for_switch();
     follower.expect_notification().await;
     // The replica may not have received the version.
-    document.restore(&edition).await.unwrap();
-    assert_eq!(latest(&document).await, Some(edition));
-    assert_eq!(document.put(draft("two")).await.unwrap().number, 2);
+    document.restore(&stored).await.unwrap();
+    assert_eq!(latest(&document).await, Some(stored));
+    assert_eq!(document.put(new_version("two")).await.unwrap().number, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,14 +79,14 @@ async fn failover_is_followed_while_the_old_master_still_answers() {
     let document_before = open_document(&url).await;
     let mut follower = DocumentFollower::start(&document_before);
     follower.expect_notification().await;
-    document_before.put(draft("one")).await.unwrap();
+    document_before.put(new_version("one")).await.unwrap();
     follower.expect_notification().await;
 
     let old = sentinel.isolate_master();
     let new = sentinel.wait_for_successor(old);
     let subscribed = || new.query::<(String, u64)>(&["PUBSUB", "NUMSUB", DOCUMENT_KEY]).1 > 0;
     assert!(poll(|| subscribed().then_some(())).is_some(), "still subscribed to the old master");
-    open_document(&url).await.put(draft("two")).await.unwrap();
+    open_document(&url).await.put(new_version("two")).await.unwrap();
     follower.expect_notification().await;
     assert_eq!(latest(&document_before).await.unwrap().text, "two");
     assert!(new.query::<Vec<String>>(&["HVALS", DOCUMENT_KEY]).contains(&"two".to_owned()));
@@ -100,15 +100,15 @@ async fn write_is_sent_once_and_never_on_a_dead_connection() {
     let server = Redis::start();
     let proxy = FaultProxy::to(server.address());
     let document = open_document(&proxy.url()).await;
-    document.put(draft("one")).await.unwrap();
+    document.put(new_version("one")).await.unwrap();
     proxy.drop_connections();
-    document.put(draft("two")).await.unwrap();
+    document.put(new_version("two")).await.unwrap();
     server.restart();
     assert_eq!(latest(&document).await, None);
-    document.put(draft("three")).await.unwrap();
+    document.put(new_version("three")).await.unwrap();
     // The reply to PING arrives; most of the reply to the write is lost.
     proxy.cut_reply_after("+PONG\r\n*".len());
-    let interrupted = document.put(draft("four")).await.unwrap_err();
+    let interrupted = document.put(new_version("four")).await.unwrap_err();
     assert!(
         matches!(interrupted, PutError::Store(StoreError::Interrupted { .. })),
         "{interrupted:?}"
@@ -124,13 +124,13 @@ async fn valkey_keeps_a_document() {
     }
     let server = Redis::builder().flavour(Flavour::Valkey).start();
     let document = open_document(&server.url()).await;
-    document.put(draft("one")).await.unwrap();
-    let edition = latest(&document).await.unwrap();
+    document.put(new_version("one")).await.unwrap();
+    let stored = latest(&document).await.unwrap();
     document.report("a:1", "well", WAIT_TIMEOUT).await.unwrap();
     assert_eq!(document.reports().await.unwrap().len(), 1);
     server.query::<()>(&["FLUSHALL"]);
-    assert_eq!(document.restore(&edition).await, Ok(true));
-    assert_eq!(latest(&document).await, Some(edition));
+    assert_eq!(document.restore(&stored).await, Ok(true));
+    assert_eq!(latest(&document).await, Some(stored));
 }
 
 #[tokio::test]
@@ -143,6 +143,6 @@ async fn user_without_publish_permission_can_write_a_version() {
         ["ACL", "SETUSER", "no-publish", "on", ">hunter2", "~*", "+@all", "resetchannels"];
     server.query::<()>(&acl_command);
     let document = open_document(&format!("redis://no-publish:hunter2@{}", server.address())).await;
-    document.put(draft("one")).await.unwrap();
+    document.put(new_version("one")).await.unwrap();
     assert_eq!(latest(&document).await.unwrap().text, "one");
 }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{REQUIRED_TOOLS, draft, latest, open_document};
+use super::{REQUIRED_TOOLS, latest, new_version, open_document};
 
 /// A task that follows a document until it is dropped.
 pub(crate) struct DocumentFollower {
@@ -55,25 +55,25 @@ async fn follower_is_notified_of_every_version_and_after_a_reconnect() {
     let mut follower = DocumentFollower::start(&proxied_document);
     follower.expect_notification().await;
     for text in ["one", "two"] {
-        direct_document.put(draft(text)).await.unwrap();
+        direct_document.put(new_version(text)).await.unwrap();
         follower.expect_notification().await;
         assert_eq!(latest(&proxied_document).await.unwrap().text, text);
     }
     follower.expect_no_notification();
 
     proxy.drop_connections();
-    direct_document.put(draft("three")).await.unwrap();
+    direct_document.put(new_version("three")).await.unwrap();
     // Missed notifications are not repeated. Reconnecting itself sends one.
     follower.expect_notification().await;
     assert_eq!(latest(&proxied_document).await.unwrap().text, "three");
-    direct_document.put(draft("four")).await.unwrap();
+    direct_document.put(new_version("four")).await.unwrap();
     follower.expect_notification().await;
 
-    let edition = latest(&direct_document).await.unwrap();
+    let stored = latest(&direct_document).await.unwrap();
     server.query::<()>(&["FLUSHALL"]);
-    direct_document.restore(&edition).await.unwrap();
+    direct_document.restore(&stored).await.unwrap();
     follower.expect_notification().await;
-    direct_document.restore(&edition).await.unwrap();
+    direct_document.restore(&stored).await.unwrap();
     follower.expect_no_notification();
 }
 
@@ -95,7 +95,7 @@ async fn follower_reconnects_to_a_server_that_stops_replying() {
     );
     proxy.pass();
     follower.expect_notification().await;
-    open_document(&server.url()).await.put(draft("one")).await.unwrap();
+    open_document(&server.url()).await.put(new_version("one")).await.unwrap();
     follower.expect_notification().await;
 }
 
@@ -113,7 +113,7 @@ async fn follower_starts_without_a_reachable_server() {
     assert_eq!(connect_error.matches("redis").count(), 1, "{connect_error}");
     server.restart();
     follower.expect_notification().await;
-    document.put(draft("one")).await.unwrap();
+    document.put(new_version("one")).await.unwrap();
     follower.expect_notification().await;
 }
 
@@ -132,7 +132,7 @@ async fn follower_works_with_tls_a_password_and_a_unix_socket() {
         let document = RedisDocument::start(config, "rules").await.unwrap();
         let mut follower = DocumentFollower::start(&document);
         follower.expect_notification().await;
-        document.put(draft("one")).await.unwrap();
+        document.put(new_version("one")).await.unwrap();
         follower.expect_notification().await;
     }
 }
