@@ -108,7 +108,7 @@ fn two_servers_enforce_a_limit_with_each_accuracy() {
             (check(server, "split") == 200).then_some(())
         });
     }
-    let metrics = servers[0].manage("GET", "/metrics", "").body;
+    let metrics = servers[0].request_admin("GET", "/metrics", "").body;
     let asks = metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_asks_total "));
     assert!(asks.unwrap().parse::<f64>().unwrap() > 0.0, "{metrics}");
 }

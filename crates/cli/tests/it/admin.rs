@@ -14,7 +14,7 @@ rules:
 ";
 
 fn read_json(server: &Server, path: &str) -> Value {
-    let response = server.manage("GET", path, "");
+    let response = server.request_admin("GET", path, "");
     assert_eq!(response.status, 200, "{path}: {response:?}");
     assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
     response.json()
@@ -49,9 +49,9 @@ fn reading_a_client_charges_nothing_and_delete_resets_its_usage() {
         assert!(client["resetTime"].as_u64().unwrap() > 1_700_000_000, "{client}");
         assert!(client["retryAfter"].as_u64().unwrap() > 0, "{client}");
     }
-    let reset = server.manage("DELETE", path, "");
+    let reset = server.request_admin("DELETE", path, "");
     assert_eq!((reset.status, &reset.json()["remaining"]), (200, &json!(5)));
-    let line = server.note("client reset by operator");
+    let line = server.wait_for_log("client reset by operator");
     assert!(line.contains("192.0.2.7/32") && line.contains("127.0.0.1:"), "{line}");
     assert_eq!(server.check(r#"{"rule":"per-ip","client":"192.0.2.7"}"#).status, 200);
     assert_eq!(read_json(&server, path)["remaining"], 4);
@@ -84,12 +84,12 @@ fn client_with_several_attributes_is_addressed_by_json_object_or_query() {
 fn api_key_can_be_looked_up_but_is_never_shown_or_logged() {
     let server = Server::with_rules(RULES);
     spend_tokens(&server, "per-key", &json!("sk-live-1"), 2);
-    let read = server.manage("GET", "/v1/clients/per-key/sk-live-1", "");
+    let read = server.request_admin("GET", "/v1/clients/per-key/sk-live-1", "");
     let client = read.json();
     assert_eq!((&client["remaining"], &client["client"]), (&json!(1), &Value::Null));
     assert!(client["id"].as_str().unwrap().starts_with("api_key#"), "{client}");
-    assert_eq!(server.manage("DELETE", "/v1/clients/per-key/sk-live-1", "").status, 200);
-    let line = server.note("client reset by operator");
+    assert_eq!(server.request_admin("DELETE", "/v1/clients/per-key/sk-live-1", "").status, 200);
+    let line = server.wait_for_log("client reset by operator");
     assert!(line.contains(client["id"].as_str().unwrap()), "{line}");
     for text in [&read.body, &line] {
         assert!(!text.contains("sk-live"), "{text}");
@@ -102,7 +102,7 @@ fn client_values_with_special_characters_are_plain_text() {
     for value in ["{\"ip\":\"1\"}", "../../rules", "<script>", "a/b%2f", "%00", "💧", "'; --"] {
         spend_tokens(&server, "per-key", &json!(value), 1);
         let escaped: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let response = server.manage("GET", &format!("/v1/clients/per-key/{escaped}"), "");
+        let response = server.request_admin("GET", &format!("/v1/clients/per-key/{escaped}"), "");
         assert_eq!(response.status, 200, "{value}: {response:?}");
         assert_eq!(response.json()["remaining"], 2, "{value}");
         assert_eq!(response.header("content-type"), Some("application/json"));
@@ -113,10 +113,10 @@ fn client_values_with_special_characters_are_plain_text() {
 fn refund_restores_tokens_up_to_the_limit() {
     let server = Server::with_rules(RULES);
     spend_tokens(&server, "per-ip", &json!("192.0.2.7"), 4);
-    let refund = |body: Value| server.manage("POST", "/v1/refund", &body.to_string());
+    let refund = |body: Value| server.request_admin("POST", "/v1/refund", &body.to_string());
     let refunded = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 3}));
     assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(4)));
-    let line = server.note("client refunded by operator");
+    let line = server.wait_for_log("client refunded by operator");
     assert!(line.contains("192.0.2.7/32") && line.contains('3'), "{line}");
     let refunded = refund(json!({"rule": "per-ip", "client": "192.0.2.7", "cost": 1_000_000}));
     assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(5)));
@@ -184,7 +184,7 @@ fn invalid_admin_requests_get_400_404_or_405_with_a_detail() {
         ("/v1/top?top=1", 400, "query: found \"top\", wanted by, rule or limit"),
     ] {
         assert_eq!(
-            status_and_detail(&server.manage("GET", path, "")),
+            status_and_detail(&server.request_admin("GET", path, "")),
             (status, detail.to_owned()),
             "{path}"
         );
@@ -198,7 +198,7 @@ fn invalid_admin_requests_get_400_404_or_405_with_a_detail() {
         ("POST", "/v1/top", "GET, HEAD, OPTIONS"),
         ("DELETE", "/metrics", "GET, HEAD, OPTIONS"),
     ] {
-        let response = server.manage(method, path, "");
+        let response = server.request_admin(method, path, "");
         assert_eq!((response.status, response.header("allow")), (405, Some(allowed)), "{path}");
     }
 }
@@ -206,7 +206,7 @@ fn invalid_admin_requests_get_400_404_or_405_with_a_detail() {
 #[test]
 fn active_rules_are_listed_without_secret_values() {
     let server = Server::with_rules(RULES);
-    let response = server.manage("GET", "/v1/rules", "");
+    let response = server.request_admin("GET", "/v1/rules", "");
     let rules = response.json();
     let version = format!("{}.{}", rules["version"], rules["hash"].as_str().unwrap());
     assert_eq!(response.header("etag"), Some(&*format!("\"{version}\"")));
@@ -274,7 +274,7 @@ fn top_clients_can_be_looked_up_and_blocked_by_their_id() {
     assert_eq!(read_json(&server, &path)["remaining"], 0);
     for row in [row, secret] {
         let body = json!({"id": row["id"], "for": "10m"}).to_string();
-        let blocked = server.manage("POST", "/v1/block", &body);
+        let blocked = server.request_admin("POST", "/v1/block", &body);
         assert_eq!((blocked.status, &blocked.json()["id"]), (200, &row["id"]));
     }
     for (rule, client) in [("per-ip", "192.0.2.2"), ("per-key", "sk-live-1")] {
@@ -283,7 +283,7 @@ fn top_clients_can_be_looked_up_and_blocked_by_their_id() {
     }
     let blocked = read_json(&server, &path);
     assert_eq!((&blocked["blocked"], &blocked["remaining"]), (&json!(true), &json!(0)));
-    let wrong = server.manage("POST", "/v1/block", r#"{"id":"api_key#12","for":"1h"}"#);
+    let wrong = server.request_admin("POST", "/v1/block", r#"{"id":"api_key#12","for":"1h"}"#);
     assert_eq!(
         status_and_detail(&wrong),
         (
@@ -305,7 +305,7 @@ fn block_list_is_paginated() {
     ] {
         let mut body = subject;
         body["for"] = json!("1h");
-        assert_eq!(server.manage("POST", "/v1/block", &body.to_string()).status, 200);
+        assert_eq!(server.request_admin("POST", "/v1/block", &body.to_string()).status, 200);
     }
     let ids = |list: &Value| -> Vec<String> {
         let entries = list["entries"].as_array().unwrap().iter();
@@ -321,7 +321,7 @@ fn block_list_is_paginated() {
         path = format!("/v1/block?limit=2&after={}", next.replace('#', "%23"));
     }
     assert_eq!(pages, ids(&all));
-    let wrong = server.manage("GET", "/v1/block?after=nobody", "");
+    let wrong = server.request_admin("GET", "/v1/block?after=nobody", "");
     assert_eq!(
         status_and_detail(&wrong),
         (400, r#"after: found "nobody", wanted the id of a network or client"#.to_owned())
@@ -347,7 +347,7 @@ fn admin_paths_require_the_token_and_exist_only_on_the_admin_listener() {
         ("POST", "/v1/refund"),
         ("GET", "/v1/block"),
     ] {
-        let unauthorized = server.manage(method, path, "");
+        let unauthorized = server.request_admin(method, path, "");
         assert_eq!(unauthorized.status, 401, "{method} {path}");
         assert_eq!(unauthorized.header("cache-control"), Some("no-store"));
         assert!(!unauthorized.body.contains("tidegate_"), "{unauthorized:?}");
@@ -355,7 +355,7 @@ fn admin_paths_require_the_token_and_exist_only_on_the_admin_listener() {
         let token = "authorization: Bearer 0123456789abcdef";
         connection.write(format!("GET /v1/rules HTTP/1.1\r\n{token}\r\n\r\n").as_bytes());
         assert_eq!(connection.receive(false).status, 200);
-        assert_eq!(server.ask(method, path, "").status, 404, "{method} {path}");
+        assert_eq!(server.request(method, path, "").status, 404, "{method} {path}");
     }
 }
 
@@ -363,7 +363,7 @@ fn admin_paths_require_the_token_and_exist_only_on_the_admin_listener() {
 #[cfg(feature = "simulate")]
 fn lab_simulates_and_rejects_too_large_or_unsupported_requests() {
     let server = Server::with_rules(RULES);
-    let found = server.manage("POST", "/v1/lab", "{}");
+    let found = server.request_admin("POST", "/v1/lab", "{}");
     assert_eq!(found.status, 200, "{found:?}");
     let found = found.json();
     let admitted: Vec<_> = found["lines"].as_array().unwrap().iter().collect();
@@ -371,10 +371,10 @@ fn lab_simulates_and_rejects_too_large_or_unsupported_requests() {
     assert_eq!(admitted[0]["withinSeconds"], json!(0.15));
     assert!(found["tookMicros"].is_u64(), "{found}");
     let long = r#"{"traffic":"steady","rate":100000,"lengthMillis":3600000}"#;
-    let (status, detail) = status_and_detail(&server.manage("POST", "/v1/lab", long));
+    let (status, detail) = status_and_detail(&server.request_admin("POST", "/v1/lab", long));
     assert!(status == 400 && detail.contains("wanted at most 500000"), "{detail}");
     let unsupported = r#"{"nodes":2,"accuracy":"synced"}"#;
-    let (status, detail) = status_and_detail(&server.manage("POST", "/v1/lab", unsupported));
+    let (status, detail) = status_and_detail(&server.request_admin("POST", "/v1/lab", unsupported));
     assert!(status == 400 && detail.contains("found sliding_log"), "{detail}");
-    assert_eq!(server.manage("GET", "/v1/lab", "").status, 405);
+    assert_eq!(server.request_admin("GET", "/v1/lab", "").status, 405);
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tidegate_testkit::{Certificates, Port, Tool, Upstream, lacking, wait_for};
 
-use crate::kit::{Folder, Server, run, shown, tidegate};
+use crate::kit::{Folder, Server, exit_code_and_output, run, tidegate};
 
 const RULES: &str = "
 rules:
@@ -20,7 +20,7 @@ fn start_server() -> Server {
 /// Returns the number of checks with this answer on a listener, from the metrics of the server.
 fn server_count(server: &Server, listener: &str, answer: &str) -> u64 {
     let name = format!(r#"tidegate_checks_total{{listener="{listener}",answer="{answer}"}} "#);
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
@@ -41,8 +41,9 @@ fn assert_same_counts(server: &Server, listener: &str, report: &Value) {
 
 /// Runs `tidegate bench --json`, which must succeed, and returns its report.
 fn run_bench(arguments: &[&str]) -> Value {
-    let (status, report, notes) =
-        shown(tidegate().args(["bench", "--json"]).args(arguments).output().unwrap());
+    let (status, report, notes) = exit_code_and_output(
+        tidegate().args(["bench", "--json"]).args(arguments).output().unwrap(),
+    );
     assert_eq!(status, 0, "{notes}");
     serde_json::from_str(&report).unwrap()
 }
@@ -139,7 +140,7 @@ tls: {{certificate: {certificate}, key: {key}, listeners: [http, grpc, resp]}}"
         command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "open-sesame");
         let url = format!("{scheme}://{}", server.listener(listener));
         command.args(["bench", &url, "--json", "--rule", "api", "-n", "50"]);
-        let (status, report, notes) = shown(command.output().unwrap());
+        let (status, report, notes) = exit_code_and_output(command.output().unwrap());
         assert_eq!(status, 0, "{notes}");
         let report = serde_json::from_str(&report).unwrap();
         assert_eq!(report_count(&report, "sent"), 50);
@@ -149,7 +150,7 @@ tls: {{certificate: {certificate}, key: {key}, listeners: [http, grpc, resp]}}"
     let mut command = tidegate();
     command.env("TIDEGATE_CA", ca).env("TIDEGATE_RESP_PASSWORD", "guess");
     let (status, _, notes) =
-        shown(command.args(["bench", &url, "--rule", "api"]).output().unwrap());
+        exit_code_and_output(command.args(["bench", &url, "--rule", "api"]).output().unwrap());
     assert!(status == 2 && notes.contains("the password was rejected"), "{notes}");
 }
 
@@ -182,7 +183,7 @@ fn interrupted_bench_reports_the_results_so_far() {
     assert!(
         Command::new("sh").args(["-c", &format!("kill -INT {id}")]).status().unwrap().success()
     );
-    let (status, report, notes) = shown(child.wait_with_output().unwrap());
+    let (status, report, notes) = exit_code_and_output(child.wait_with_output().unwrap());
     assert_eq!(status, 0, "{notes}");
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["interrupted"], true);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::kit::{Folder, Response, Server, run, shown, tidegate};
+use crate::kit::{Folder, Response, Server, exit_code_and_output, run, tidegate};
 
 const RULES: &str = "
 rules:
@@ -19,7 +19,7 @@ fn check_from(ip: &str) -> String {
 }
 
 fn block_entries(server: &Server) -> Vec<Value> {
-    let list = server.manage("GET", "/v1/block", "");
+    let list = server.request_admin("GET", "/v1/block", "");
     assert_eq!((list.status, list.header("content-type")), (200, Some("application/json")));
     assert_eq!(list.header("cache-control"), Some("no-store"));
     list.json()["entries"].as_array().unwrap().clone()
@@ -47,7 +47,7 @@ fn client_with_many_denials_is_blocked_until_an_operator_unblocks_it() {
     let named = r#"{"rule":"per-key","client":"k1","attributes":{"ip":"192.0.2.7"}}"#;
     assert_eq!(server.check(named).json()["blocked"], true);
     let batch = json!({"checks": [{"attributes": {"ip": "192.0.2.7"}}, {"rule": "per-key", "client": "k1"}]});
-    let batch = server.ask("POST", "/v1/check/batch", &batch.to_string()).json();
+    let batch = server.request("POST", "/v1/check/batch", &batch.to_string()).json();
     let first = &batch["decisions"][0];
     assert_eq!((&first["allowed"], &first["blocked"]), (&json!(false), &json!(true)));
     assert!(first["retryAfter"].is_u64() && first["limit"].is_null(), "{first}");
@@ -58,7 +58,7 @@ fn client_with_many_denials_is_blocked_until_an_operator_unblocks_it() {
     assert_eq!((&entry["by"], &entry["rule"]), (&json!("penalty"), &json!("login")));
     let [until, added] = ["until", "added"].map(|field| entry[field].as_u64().unwrap());
     assert_eq!(until - added, 600);
-    let unblocked = server.manage("DELETE", "/v1/block", r#"{"ip":"192.0.2.7"}"#);
+    let unblocked = server.request_admin("DELETE", "/v1/block", r#"{"ip":"192.0.2.7"}"#);
     assert_eq!((unblocked.status, &unblocked.json()["id"]), (200, &entry["id"]));
     let denied = server.check(&check_from("192.0.2.7"));
     assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("login")));
@@ -68,7 +68,7 @@ fn client_with_many_denials_is_blocked_until_an_operator_unblocks_it() {
 #[test]
 fn operator_blocks_networks_and_clients() {
     let server = Server::with_rules(RULES);
-    let add = |body: Value| server.manage("POST", "/v1/block", &body.to_string());
+    let add = |body: Value| server.request_admin("POST", "/v1/block", &body.to_string());
     let network = add(json!({"ip": "198.51.100.0/24", "for": "10m", "reason": "scans"}));
     assert_eq!(network.status, 200);
     let entry = network.json();
@@ -91,14 +91,14 @@ fn operator_blocks_networks_and_clients() {
     assert_eq!(server.check(by_key).json()["blocked"], true);
     assert_eq!(server.check(r#"{"rule":"per-key","client":"sk-live-2"}"#).status, 200);
 
-    let plain = server.manage("GET", "/v1/block?format=plain", "");
+    let plain = server.request_admin("GET", "/v1/block?format=plain", "");
     assert_eq!(plain.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(plain.body, "198.51.100.0/23\n2001:db8::/32\n");
-    let list = server.manage("GET", "/v1/block?format=json", "");
+    let list = server.request_admin("GET", "/v1/block?format=json", "");
     assert!(!list.body.contains("sk-live"), "{list:?}");
     assert_eq!(block_entries(&server).len(), 4);
 
-    let unblocked = server.manage("DELETE", "/v1/block", &json!({"id": id}).to_string());
+    let unblocked = server.request_admin("DELETE", "/v1/block", &json!({"id": id}).to_string());
     assert_eq!(unblocked.status, 200);
     assert_eq!(server.check(by_key).status, 200);
     // A second block of the same network replaces the first and extends it.
@@ -110,9 +110,12 @@ fn operator_blocks_networks_and_clients() {
 fn block_list_exists_only_on_the_admin_listener() {
     let server = Server::with_rules(RULES);
     for method in ["GET", "POST", "DELETE"] {
-        assert_eq!(server.ask(method, "/v1/block", r#"{"ip":"192.0.2.7","for":"1h"}"#).status, 404);
+        assert_eq!(
+            server.request(method, "/v1/block", r#"{"ip":"192.0.2.7","for":"1h"}"#).status,
+            404
+        );
     }
-    assert_eq!(server.manage("POST", "/v1/check", &check_from("192.0.2.7")).status, 404);
+    assert_eq!(server.request_admin("POST", "/v1/check", &check_from("192.0.2.7")).status, 404);
     assert!(block_entries(&server).is_empty());
 }
 
@@ -206,7 +209,7 @@ fn invalid_block_request_gets_where_found_and_wanted() {
             "an id, or ip, or attribute and value",
         ),
     ] {
-        let response = server.manage(method, "/v1/block", body);
+        let response = server.request_admin(method, "/v1/block", body);
         assert_eq!(response.status, 400, "{body}: {response:?}");
         let json = response.json();
         assert_eq!(
@@ -215,16 +218,16 @@ fn invalid_block_request_gets_where_found_and_wanted() {
             "{body}"
         );
     }
-    let response = server.manage("GET", "/v1/block?format=xml", "");
+    let response = server.request_admin("GET", "/v1/block?format=xml", "");
     assert_eq!(response.json()["detail"], r#"format: found "xml", wanted json or plain"#);
     let long = json!({"ip": "x".repeat(20_000)}).to_string();
-    assert_eq!(server.manage("POST", "/v1/block", &long).status, 413);
-    let response = server.manage("PUT", "/v1/block", "");
+    assert_eq!(server.request_admin("POST", "/v1/block", &long).status, 413);
+    let response = server.request_admin("PUT", "/v1/block", "");
     assert_eq!(
         (response.status, response.header("allow")),
         (405, Some("GET, HEAD, POST, DELETE, OPTIONS"))
     );
-    let response = server.manage("GET", "/v1/blocks", "");
+    let response = server.request_admin("GET", "/v1/blocks", "");
     // openapi.rs compares the whole list of paths with the OpenAPI document.
     let detail = response.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.starts_with(r#"path: found "/v1/blocks", wanted /, /metrics, "#), "{detail}");
@@ -234,8 +237,8 @@ fn invalid_block_request_gets_where_found_and_wanted() {
 #[test]
 fn removing_an_unlisted_address_names_the_blocked_network_that_contains_it() {
     let server = Server::with_rules(RULES);
-    server.manage("POST", "/v1/block", r#"{"ip":"192.0.2.0/24","for":"1h"}"#);
-    let remove = |body: &str| -> Response { server.manage("DELETE", "/v1/block", body) };
+    server.request_admin("POST", "/v1/block", r#"{"ip":"192.0.2.0/24","for":"1h"}"#);
+    let remove = |body: &str| -> Response { server.request_admin("DELETE", "/v1/block", body) };
     let response = remove(r#"{"ip":"192.0.2.7"}"#);
     assert_eq!(response.status, 404);
     assert_eq!(
@@ -278,14 +281,14 @@ fn configured_token_is_required_for_every_path() {
         "listen: {http: 127.0.0.1:0}\nadmin: {token: 0123456789abcdef}\n\
          rules: {inline: [{name: api, per: [user], limit: 1 per day}]}\n",
     );
-    let refused = server.manage("GET", "/v1/block", "");
+    let refused = server.request_admin("GET", "/v1/block", "");
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
     assert!(!refused.body.contains("0123456789abcdef"), "{refused:?}");
-    assert_eq!(server.manage("GET", "/nothing", "").status, 401);
+    assert_eq!(server.request_admin("GET", "/nothing", "").status, 401);
     let block = |token: &str, arguments: &[&str]| {
         let mut command = tidegate();
         command.env("TIDEGATE_TOKEN", token).args(["block", "--server", &server.admin_url()]);
-        shown(command.args(arguments).output().unwrap())
+        exit_code_and_output(command.args(arguments).output().unwrap())
     };
     let (code, stdout, stderr) = block("another-token-0123", &["list"]);
     assert_eq!((code, &*stdout), (2, ""));
@@ -385,7 +388,7 @@ fn check_and_explain_report_a_blocked_client() {
     let server = Server::with_rules(RULES);
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
-    server.manage("POST", "/v1/block", r#"{"ip":"192.0.2.7","for":"100 days"}"#);
+    server.request_admin("POST", "/v1/block", r#"{"ip":"192.0.2.7","for":"100 days"}"#);
     let (code, stdout, stderr) = run(&["check", "login", "192.0.2.7", "--server", &server.url()]);
     assert_eq!(code, 1);
     assert!(stdout.contains("\"blocked\":true"), "{stdout}");

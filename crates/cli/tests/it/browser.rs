@@ -64,11 +64,12 @@ impl DashboardServer {
 
     /// Pushes rules, and waits until they are active.
     fn push(&self, rules: &str) {
-        let pushed = self.server.manage_with("PUT", "/v1/rules", &[("if-match", "*")], rules);
+        let pushed =
+            self.server.request_admin_with("PUT", "/v1/rules", &[("if-match", "*")], rules);
         assert_eq!(pushed.status, 200, "{pushed:?}");
         let version = pushed.json()["version"].clone();
         wait_for("the pushed rules are active", || {
-            let status = self.server.manage("GET", "/v1/rules/status", "").json();
+            let status = self.server.request_admin("GET", "/v1/rules/status", "").json();
             (status["version"] == version).then_some(())
         });
     }

@@ -1,6 +1,6 @@
 //! Output and exit codes of `validate`, `explain`, `check` and `--help`.
 
-use crate::kit::{Folder, Server, run, shown, tidegate, without_excerpts};
+use crate::kit::{Folder, Server, exit_code_and_output, run, tidegate, without_excerpts};
 
 const RULES: &str = r#"
 rules:
@@ -521,7 +521,7 @@ fn help_has_examples_and_at_most_100_columns() {
         let longest = stdout.lines().map(str::len).max().unwrap();
         assert!(longest <= 100, "{command}: {longest}");
     }
-    let (code, _, stderr) = shown(tidegate().output().unwrap());
+    let (code, _, stderr) = exit_code_and_output(tidegate().output().unwrap());
     assert_eq!(code, 2);
     assert!(stderr.contains("tidegate serve"), "{stderr}");
 }

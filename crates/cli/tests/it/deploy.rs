@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::kit::{Folder, run, shown};
+use crate::kit::{Folder, exit_code_and_output, run};
 
 /// Returns the path of a file in `deploy/`.
 fn deploy_path(file: &str) -> PathBuf {
@@ -81,6 +81,6 @@ fn systemd_unit_is_valid() {
     let unit = unit.replace("/usr/local/bin/tidegate", env!("CARGO_BIN_EXE_tidegate"));
     let file = folder.file("tidegate.service", &unit);
     let verified = Command::new("systemd-analyze").args(["verify", "--man=no", &file]).output();
-    let (code, _, stderr) = shown(verified.unwrap());
+    let (code, _, stderr) = exit_code_and_output(verified.unwrap());
     assert_eq!((code, &*stderr), (0, ""));
 }

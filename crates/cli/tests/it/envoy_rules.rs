@@ -21,7 +21,7 @@ fn call_json(server: &Server, domain: &str, hits: u32, descriptors: &[&str]) -> 
     };
     let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();
     let body = json!({"domain": domain, "hitsAddend": hits, "descriptors": descriptors});
-    server.ask("POST", "/json", &body.to_string())
+    server.request("POST", "/json", &body.to_string())
 }
 
 /// Summarizes a response as `200 OK: OK 5/DAY`, with one code and limit for each descriptor.
@@ -167,7 +167,7 @@ fn envoy_directory_is_relative_to_the_configuration_file() {
         folder.file("tidegate.yaml", "rules: {envoy: limits}\nlisten: {http: '127.0.0.1:0'}");
     let server = Server::with_arguments(&["--config", &config]);
     assert_eq!(
-        server.manage("GET", "/rlconfig", "").body,
+        server.request_admin("GET", "/rlconfig", "").body,
         "a.k: unit=UNKNOWN requests_per_unit=0, shadow_mode: false\n"
     );
 }
@@ -175,24 +175,24 @@ fn envoy_directory_is_relative_to_the_configuration_file() {
 #[test]
 fn rlconfig_is_served_only_on_the_admin_listener() {
     let server = serve_envoy_files(EXAMPLES);
-    let listed = server.manage("GET", "/rlconfig", "");
+    let listed = server.request_admin("GET", "/rlconfig", "");
     assert_eq!(listed.status, 200);
     let line = "mongo_cps.database_users: unit=SECOND requests_per_unit=500, shadow_mode: false\n";
     assert!(listed.body.starts_with(line), "{}", listed.body);
-    assert_eq!(server.manage("POST", "/rlconfig", "").status, 405);
-    assert_eq!(server.ask("GET", "/rlconfig", "").status, 404);
+    assert_eq!(server.request_admin("POST", "/rlconfig", "").status, 405);
+    assert_eq!(server.request("GET", "/rlconfig", "").status, 404);
 }
 
 #[test]
 fn healthcheck_answers_like_envoyproxy_ratelimit() {
     let server = serve_envoy_files(EXAMPLES);
-    let healthy = server.ask("GET", "/healthcheck", "");
+    let healthy = server.request("GET", "/healthcheck", "");
     assert_eq!((healthy.status, healthy.body.as_str()), (200, "OK"));
-    assert_eq!(server.ask("POST", "/healthcheck", "").status, 405);
+    assert_eq!(server.request("POST", "/healthcheck", "").status, 405);
     server.signal("TERM");
     let shutdown_status =
         tidegate_testkit::wait_for("the health check reports the shutdown", || {
-            let response = server.ask("GET", "/healthcheck", "");
+            let response = server.request("GET", "/healthcheck", "");
             (response.status != 200).then_some(response.status)
         });
     assert_eq!(shutdown_status, 500);

@@ -21,7 +21,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
 use crate::grpc_caller::{GrpcCaller, descriptor, user};
-use crate::kit::{Folder, Server, shown};
+use crate::kit::{Folder, Server, exit_code_and_output};
 
 const RULES: &str = "rules: [{name: api, per: [user], limit: 5 per 10 days}]";
 const RLS: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -92,7 +92,7 @@ fn call_in_flight_is_answered_before_shutdown() {
     // This call is sent after the head of the first call, so the server has the head when this one is answered.
     assert_eq!(health(&caller, "").unwrap(), ServingStatus::Serving);
     server.signal("TERM");
-    server.note("stop signal");
+    server.wait_for_log("stop signal");
     release.send(Vec::new()).unwrap();
     let response = caller.runtime.block_on(in_flight).unwrap().unwrap().into_inner();
     // An encoded response with the status NOT_SERVING.
@@ -120,7 +120,7 @@ fn alpn_selects_http2() {
     curl.args(["--cacert", &file(&certificates.ca), "-H", "content-type: application/grpc"]);
     // An empty gRPC message: flag "not compressed" and length 0.
     curl.args(["--data-binary", &format!("@{}", folder.file("message", "\0\0\0\0\0")), &url]);
-    let (code, response, errors) = shown(curl.output().unwrap());
+    let (code, response, errors) = exit_code_and_output(curl.output().unwrap());
     assert_eq!((code, response.as_str()), (0, "200 2"), "{errors}");
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tidegate_testkit::{Tool, lacking};
 
-use crate::kit::{Server, shown};
+use crate::kit::{Server, exit_code_and_output};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc_python.py");
 const RULES: &str =
@@ -19,7 +19,7 @@ fn python_client_with_envoy_messages_gets_correct_responses() {
     let server = Server::with_rules(RULES);
     let mut client = Command::new(Tool::PythonEnvoy.path().unwrap());
     client.args([CLIENT, &server.listener("grpc").to_string()]);
-    let (code, answers, errors) = shown(client.output().unwrap());
+    let (code, answers, errors) = exit_code_and_output(client.output().unwrap());
     assert_eq!(code, 0, "{errors}");
     let answers: Vec<Value> =
         answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -278,7 +278,7 @@ fn blocked_client_is_over_limit() {
     let server = Server::with_rules(RULES);
     let caller = GrpcCaller::connect(&server);
     let block = r#"{"attribute":"user","value":"alice","for":"1h"}"#;
-    let blocked = server.manage("POST", "/v1/block", block);
+    let blocked = server.request_admin("POST", "/v1/block", block);
     assert!((200..300).contains(&blocked.status), "{blocked:?}");
     let response = caller.rate_limit("elsewhere", &[user("bob"), user("alice")]);
     assert_eq!(response.overall_code(), Code::OverLimit);
@@ -357,7 +357,7 @@ fn metrics_count_grpc_calls_by_answer() {
     let caller = GrpcCaller::connect(&server);
     caller.rate_limit("both", &[user("alice"), user("bob")]);
     caller.rate_limit("both", &[with_hits(3, user("alice"))]);
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     let count = |wanted: &[&str]| {
         let line = metrics.lines().find(|line| wanted.iter().all(|part| line.contains(part)));
         line.and_then(|line| line.rsplit_once(' ')).map(|(_, count)| count.to_owned())

@@ -181,7 +181,7 @@ fn checks_of_a_batch_are_decided_independently() {
         {"attributes": {"path": "/elsewhere"}},
         {"rule": "api", "client": "alice"},
     ]});
-    let response = server.ask("POST", "/v1/check/batch", &body.to_string());
+    let response = server.request("POST", "/v1/check/batch", &body.to_string());
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-type"), Some("application/json"));
     let json = response.json();
@@ -210,7 +210,7 @@ fn checks_of_a_batch_are_decided_independently() {
             "true 0",
         ]
     );
-    let empty = server.ask("POST", "/v1/check/batch", r#"{"checks":[]}"#);
+    let empty = server.request("POST", "/v1/check/batch", r#"{"checks":[]}"#);
     assert_eq!((empty.status, &*empty.body), (200, r#"{"decisions":[]}"#));
 }
 
@@ -218,9 +218,9 @@ fn checks_of_a_batch_are_decided_independently() {
 fn health_and_readiness_probes_return_200() {
     let server = Server::with_rules(RULES);
     for path in ["/healthz", "/readyz"] {
-        let response = server.ask("GET", path, "");
+        let response = server.request("GET", path, "");
         assert_eq!((response.status, &*response.body), (200, "ok\n"));
-        let response = server.ask("HEAD", path, "");
+        let response = server.request("HEAD", path, "");
         assert_eq!((response.status, response.header("content-length")), (200, Some("3")));
     }
 }

@@ -67,11 +67,11 @@ fn untrusted_proxy_is_logged_once_with_the_setting_that_trusts_it() {
     let server = server_with_identity("{}", "ip");
     assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.7")]), "99");
     assert_eq!(remaining_for(&server, &[("x-forwarded-for", "192.0.2.8")]), "98");
-    let line = server.note("ignored a forwarded address");
+    let line = server.wait_for_log("ignored a forwarded address");
     assert!(line.contains("WARN") && line.contains("identity.trusted_proxies"), "{line}");
     assert!(line.contains("127.0.0.1"), "{line}");
     server.signal("TERM");
-    let next = server.note("");
+    let next = server.wait_for_log("");
     assert!(next.contains("stop signal"), "{next}");
 }
 
@@ -186,7 +186,7 @@ fn credentials_are_never_logged() {
     remaining_for(&server, &headers);
     server.signal("TERM");
     loop {
-        let line = server.note("");
+        let line = server.wait_for_log("");
         assert!(!line.contains("s3cret") && !line.contains("thirty-two"), "{line}");
         if line.contains("stop signal") {
             break;

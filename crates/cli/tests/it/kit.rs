@@ -24,11 +24,11 @@ pub(crate) fn tidegate() -> Command {
 
 /// Runs `tidegate` until it exits, and returns its exit code, stdout and stderr.
 pub(crate) fn run(arguments: &[&str]) -> (i32, String, String) {
-    shown(tidegate().args(arguments).output().unwrap())
+    exit_code_and_output(tidegate().args(arguments).output().unwrap())
 }
 
 /// Returns the exit code, stdout and stderr of a process.
-pub(crate) fn shown(output: Output) -> (i32, String, String) {
+pub(crate) fn exit_code_and_output(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
@@ -75,7 +75,7 @@ impl Drop for Folder {
 /// Waits until the local copy of the rules in a directory has this version or a later one.
 ///
 /// Waits for five times the usual timeout: a sync takes more than a minute while other processes write a lot.
-pub(crate) fn wait_for_copy(folder: &str, version: u64) {
+pub(crate) fn wait_for_rules_copy(folder: &str, version: u64) {
     let version_of = |path: PathBuf| -> Option<u64> {
         let text = std::fs::read_to_string(path).ok()?;
         text.split_once("\"version\":")?.1.split_once(',')?.0.parse().ok()
@@ -187,7 +187,7 @@ impl Server {
     }
 
     /// Waits for the next line of stderr that contains `text`, and returns it.
-    pub(crate) fn note(&self, text: &str) -> String {
+    pub(crate) fn wait_for_log(&self, text: &str) -> String {
         loop {
             let line = self.log_lines.lock().unwrap().recv_timeout(WAIT_TIMEOUT).expect(text);
             if line.contains(text) {
@@ -225,18 +225,18 @@ impl Server {
     }
 
     pub(crate) fn connect(&self) -> Connection {
-        Connection::to(self.address)
+        Connection::connect(self.address)
     }
 
     /// Sends one request to the admin listener, on a new connection.
-    pub(crate) fn manage(&self, method: &str, path: &str, body: &str) -> Response {
+    pub(crate) fn request_admin(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = self.connect_admin();
         connection.send(method, path, body);
         connection.receive(method == "HEAD")
     }
 
     /// Sends one request with headers to the admin listener, on a new connection.
-    pub(crate) fn manage_with(
+    pub(crate) fn request_admin_with(
         &self,
         method: &str,
         path: &str,
@@ -253,11 +253,11 @@ impl Server {
     }
 
     pub(crate) fn connect_admin(&self) -> Connection {
-        Connection::to(self.listener("admin"))
+        Connection::connect(self.listener("admin"))
     }
 
     /// Sends one request to the HTTP listener, on a new connection.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Response {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Response {
         let mut connection = self.connect();
         connection.send(method, path, body);
         connection.receive(method == "HEAD")
@@ -265,7 +265,7 @@ impl Server {
 
     /// Sends `POST /v1/check` to the HTTP listener.
     pub(crate) fn check(&self, body: &str) -> Response {
-        self.ask("POST", "/v1/check", body)
+        self.request("POST", "/v1/check", body)
     }
 }
 
@@ -282,14 +282,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn to(address: SocketAddr) -> Self {
+    fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
     /// Connects from a client address, such as any address of the loopback network.
-    pub(crate) fn from(client: IpAddr, to: SocketAddr) -> std::io::Result<Self> {
+    pub(crate) fn connect_from(client: IpAddr, to: SocketAddr) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let stream = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4()?;
@@ -339,7 +339,7 @@ impl Connection {
     }
 
     /// Reads until the server closes the connection.
-    pub(crate) fn rest(&mut self) -> String {
+    pub(crate) fn read_to_end(&mut self) -> String {
         let mut rest = Vec::new();
         // A connection reset counts as the end, too.
         let _ = self.stream.read_to_end(&mut rest);

@@ -22,7 +22,7 @@ fn server_with_token() -> Server {
 }
 
 fn get_json(server: &Server, path: &str) -> Value {
-    let response = server.manage("GET", path, "");
+    let response = server.request_admin("GET", path, "");
     assert_eq!(response.status, 200, "{path}: {response:?}");
     assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
     response.json()
@@ -51,7 +51,11 @@ fn every_check_is_counted_in_one_second() {
         server.check(r#"{"rule":"api","client":"alice"}"#);
     }
     server.check(r#"{"rule":"nothing","client":"alice"}"#);
-    server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
+    server.request_admin(
+        "POST",
+        "/v1/block",
+        r#"{"attribute":"user","value":"mallory","for":"1h"}"#,
+    );
     server.check(r#"{"attributes":{"path":"/api","user":"mallory"}}"#);
     let live = wait_for_checks(&server, 7);
     let names = ["allowed", "denied", "blocked", "invalid", "unavailable", "failedOpen"];
@@ -91,7 +95,7 @@ fn since_returns_only_later_seconds() {
     let no_seconds = get_json(&server, &format!("/v1/live?since={}", u64::MAX));
     assert_eq!(no_seconds["seconds"], json!([]));
     for query in ["since=yesterday", "since=-1", "since=", "until=1"] {
-        let response = server.manage("GET", &format!("/v1/live?{query}"), "");
+        let response = server.request_admin("GET", &format!("/v1/live?{query}"), "");
         assert_eq!(response.status, 400, "{query}: {response:?}");
     }
 }
@@ -125,7 +129,7 @@ fn fleet_reports_upstream_responses_of_the_gateway() {
     let arguments = ["--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--upstream"];
     let server = Server::with_arguments(&[&arguments[..], &[&upstream.url()]].concat());
     let mut connection =
-        Connection::from(Ipv4Addr::LOCALHOST.into(), server.listener("gateway")).unwrap();
+        Connection::connect_from(Ipv4Addr::LOCALHOST.into(), server.listener("gateway")).unwrap();
     connection.send("GET", "/head", "");
     assert_eq!(connection.receive(false).status, 200);
     let fleet = wait_for("the request is over", || {
@@ -183,7 +187,7 @@ fn fleet_reports_health_and_latency_of_each_redis_server() {
 fn dashboard_page_needs_no_token_but_its_data_does() {
     let server = server_with_token();
     for method in ["GET", "HEAD"] {
-        let page = server.manage(method, "/", "");
+        let page = server.request_admin(method, "/", "");
         assert_eq!(page.status, 200, "{page:?}");
         assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
         assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
@@ -198,22 +202,22 @@ fn dashboard_page_needs_no_token_but_its_data_does() {
     let paths =
         ["/v1/live", "/v1/fleet", "/metrics", "/nothing.js", "/../openapi.json", "/v1/live/x.js"];
     for path in paths {
-        assert_eq!(server.manage("GET", path, "").status, 401, "{path}");
+        assert_eq!(server.request_admin("GET", path, "").status, 401, "{path}");
     }
     let bearer = format!("Bearer {TOKEN}");
     let token = [("authorization", bearer.as_str())];
     for path in ["/v1/live", "/v1/fleet", "/"] {
-        assert_eq!(server.manage_with("GET", path, &token, "").status, 200, "{path}");
-        assert_eq!(server.manage_with("POST", path, &token, "").status, 405, "{path}");
+        assert_eq!(server.request_admin_with("GET", path, &token, "").status, 200, "{path}");
+        assert_eq!(server.request_admin_with("POST", path, &token, "").status, 405, "{path}");
     }
-    assert_eq!(server.manage_with("GET", "/nothing.js", &token, "").status, 404);
+    assert_eq!(server.request_admin_with("GET", "/nothing.js", &token, "").status, 404);
 }
 
 #[test]
 fn requests_from_other_origins_and_unknown_hosts_are_rejected() {
     let server = server_with_token();
     let other_origin = [("origin", "http://evil.example")];
-    assert_eq!(server.manage_with("GET", "/", &other_origin, "").status, 403);
+    assert_eq!(server.request_admin_with("GET", "/", &other_origin, "").status, 403);
     // Without a token, the host must also be a known name.
     let server = Server::with_rules(RULES);
     let mut connection = server.connect_admin();
@@ -224,6 +228,6 @@ fn requests_from_other_origins_and_unknown_hosts_are_rejected() {
 #[test]
 fn start_prints_the_dashboard_url() {
     let server = Server::with_rules(RULES);
-    let line = server.note("dashboard");
+    let line = server.wait_for_log("dashboard");
     assert_eq!(line, format!("dashboard on http://{}/", server.listener("admin")));
 }

@@ -26,7 +26,7 @@ struct Scrape {
 
 impl Scrape {
     fn fetch(server: &Server) -> Self {
-        let response = server.manage("GET", "/metrics", "");
+        let response = server.request_admin("GET", "/metrics", "");
         assert_eq!(response.status, 200);
         assert_eq!(
             response.header("content-type"),
@@ -86,10 +86,10 @@ fn send_traffic(server: &Server) {
     assert_eq!(call("{"), 400);
     assert_eq!(call(r#"{"rule":"nope","client":"a"}"#), 404);
     let block = r#"{"attribute":"user","value":"mallory","for":"1h"}"#;
-    assert_eq!(server.manage("POST", "/v1/block", block).status, 200);
+    assert_eq!(server.request_admin("POST", "/v1/block", block).status, 200);
     assert_eq!(check_status(server, &json!({"user": "mallory"})), 429);
     let batch = json!({"checks": [{"rule": "api", "client": "carol"}, {"cost": 1}]});
-    assert_eq!(server.ask("POST", "/v1/check/batch", &batch.to_string()).status, 200);
+    assert_eq!(server.request("POST", "/v1/check/batch", &batch.to_string()).status, 200);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn every_check_is_counted_once_by_listener_answer_and_rule() {
     for secret in ["alice", "mallory"] {
         assert!(!scrape.text.contains(secret), "{}", scrape.text);
     }
-    let version = server.manage("GET", "/v1/rules", "").json();
+    let version = server.request_admin("GET", "/v1/rules", "").json();
     let info = format!("tidegate_rules_version_info{{version={}}}", version["hash"]);
     assert_eq!(scrape.value(&info), 1.0);
 }
@@ -181,7 +181,7 @@ fn store_failures_are_counted_by_rule_and_fallback() {
     command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", &redis.url()]);
     let server = Server::launch_command(command);
     wait_for("the server is ready", || {
-        (server.ask("GET", "/readyz", "").status == 200).then_some(())
+        (server.request("GET", "/readyz", "").status == 200).then_some(())
     });
     let address = redis.address();
     let by_server = |name: &str| format!(r#"{name}{{server="{address}"}}"#);

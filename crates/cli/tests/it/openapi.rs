@@ -37,13 +37,13 @@ fn send_request(
     body: &str,
 ) -> Response {
     match listener {
-        ApiListener::Http => server.ask(method, path, body),
-        ApiListener::Admin => server.manage(method, path, body),
+        ApiListener::Http => server.request(method, path, body),
+        ApiListener::Admin => server.request_admin(method, path, body),
     }
 }
 
 fn fetch_document(server: &Server) -> Value {
-    let response = server.ask("GET", "/openapi.json", "");
+    let response = server.request("GET", "/openapi.json", "");
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-type"), Some("application/vnd.oai.openapi+json"));
     response.json()
@@ -165,11 +165,11 @@ fn check_responses_match_the_document() {
     let batch = r#"{"checks":[{"rule":"api","client":"carol"},{"rule":"missing"},{"cost":-1}]}"#;
     let envoy = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
     for body in [envoy, r#"{"domain":"d"}"#, "nonsense"] {
-        let response = server.ask("POST", "/json", body);
+        let response = server.request("POST", "/json", body);
         assert_described(&document, "POST", "/json", &response);
     }
     for body in [batch, r#"{"checks":1}"#] {
-        let response = server.ask("POST", "/v1/check/batch", body);
+        let response = server.request("POST", "/v1/check/batch", body);
         assert_described(&document, "POST", "/v1/check/batch", &response);
     }
 }
@@ -186,7 +186,7 @@ fn slot_responses_match_the_document() {
         (404, r#"{"rule":"missing","client":"alice"}"#),
         (400, "nonsense"),
     ] {
-        let response = server.ask("POST", "/v1/acquire", body);
+        let response = server.request("POST", "/v1/acquire", body);
         assert_eq!(response.status, status, "{response:?}");
         assert_described(&document, "POST", "/v1/acquire", &response);
         if slot.is_null() {
@@ -201,7 +201,7 @@ fn slot_responses_match_the_document() {
         ("/v1/renew", 400, &json!("no slot")),
         ("/v1/release", 400, &json!(1)),
     ] {
-        let response = server.ask("POST", path, &json!({"slot": slot}).to_string());
+        let response = server.request("POST", path, &json!({"slot": slot}).to_string());
         assert_eq!(response.status, status, "{response:?}");
         assert_described(&document, "POST", path, &response);
     }
@@ -265,7 +265,7 @@ fn admin_and_probe_responses_match_the_document() {
     let server = Server::with_rules(RULES);
     let document = fetch_document(&server);
     for path in ["/healthz", "/readyz", "/healthcheck", "/openapi.json"] {
-        assert_described(&document, "GET", path, &server.ask("GET", path, ""));
+        assert_described(&document, "GET", path, &server.request("GET", path, ""));
     }
     for (method, body) in [
         ("POST", r#"{"ip":"192.0.2.0/24","for":"10m","reason":"a test"}"#),
@@ -275,10 +275,10 @@ fn admin_and_probe_responses_match_the_document() {
         ("DELETE", r#"{"ip":"192.0.2.0/24"}"#),
         ("DELETE", r#"{"ip":"192.0.2.0/24"}"#),
     ] {
-        let response = server.manage(method, "/v1/block", body);
+        let response = server.request_admin(method, "/v1/block", body);
         assert_described(&document, method, "/v1/block", &response);
     }
-    let plain = server.manage("GET", "/v1/block?format=plain", "");
+    let plain = server.request_admin("GET", "/v1/block?format=plain", "");
     assert_described(&document, "GET", "/v1/block", &plain);
     server.check(r#"{"rule":"api","client":"alice"}"#);
     for (method, path, described, body) in [
@@ -316,7 +316,7 @@ fn admin_and_probe_responses_match_the_document() {
         if path == "/v1/lab" && !cfg!(feature = "simulate") {
             continue;
         }
-        let response = server.manage(method, path, body);
+        let response = server.request_admin(method, path, body);
         assert_described(&document, method, described, &response);
     }
     let denied = server.check(r#"{"attributes":{"user":"mallory"}}"#);
@@ -360,7 +360,7 @@ impl ReplyChecker {
         status: u16,
         body: &str,
     ) -> Response {
-        let response = server.ask(method, path, body);
+        let response = server.request(method, path, body);
         self.verify(method, path, status, &response);
         response
     }
@@ -374,7 +374,7 @@ impl ReplyChecker {
         status: u16,
         body: &str,
     ) {
-        let response = server.manage(method, target, body);
+        let response = server.request_admin(method, target, body);
         self.verify(method, path, status, &response);
     }
 
@@ -538,13 +538,13 @@ fn verify_admin(checker: &mut ReplyChecker, server: &Server) {
     for target in ["/v1/rules?version=1", "/v1/rules/diff?from=1&to=2", "/v1/rules/history"] {
         checker.request_admin(server, "GET", (target.split('?').next().unwrap(), target), 409, "");
     }
-    let pushed = server.manage_with("PUT", "/v1/rules", &[("if-match", "*")], "rules: []");
+    let pushed = server.request_admin_with("PUT", "/v1/rules", &[("if-match", "*")], "rules: []");
     checker.verify("PUT", "/v1/rules", 409, &pushed);
 }
 
 fn verify_shared_rules(checker: &mut ReplyChecker, server: &Server) {
     let push = |version: &str, text: &str| {
-        server.manage_with("PUT", "/v1/rules", &[("if-match", version)], text)
+        server.request_admin_with("PUT", "/v1/rules", &[("if-match", version)], text)
     };
     let document = "rules: [{name: exports, per: [user], limit: 1 in flight, hold: 1h, on_store_failure: deny}]";
     for (status, version, text) in [
@@ -556,7 +556,7 @@ fn verify_shared_rules(checker: &mut ReplyChecker, server: &Server) {
     ] {
         checker.verify("PUT", "/v1/rules", status, &push(version, text));
     }
-    checker.verify("PUT", "/v1/rules", 428, &server.manage("PUT", "/v1/rules", document));
+    checker.verify("PUT", "/v1/rules", 428, &server.request_admin("PUT", "/v1/rules", document));
     checker.verify_rejected_bodies(|| server.connect_admin(), "PUT", "/v1/rules", &[413, 415]);
     checker.verify_rejected_bodies(
         || server.connect_admin(),
@@ -571,7 +571,7 @@ fn verify_shared_rules(checker: &mut ReplyChecker, server: &Server) {
             "GET",
             "/v1/rules",
             status,
-            &server.manage_with("GET", "/v1/rules", &[headers], ""),
+            &server.request_admin_with("GET", "/v1/rules", &[headers], ""),
         );
     }
     for (path, target, status) in [
@@ -619,7 +619,7 @@ fn verify_without_store(checker: &mut ReplyChecker, server: &Server, slot: &Valu
         checker.request_admin(server, "DELETE", (path, target), 503, "");
     }
     checker.request_admin(server, "POST", ("/v1/refund", "/v1/refund"), 503, alice);
-    let pushed = server.manage_with("PUT", "/v1/rules", &[("if-match", "*")], "rules: []");
+    let pushed = server.request_admin_with("PUT", "/v1/rules", &[("if-match", "*")], "rules: []");
     checker.verify("PUT", "/v1/rules", 503, &pushed);
     for target in ["/v1/rules?version=1", "/v1/rules/diff?from=1&to=2", "/v1/rules/history"] {
         checker.request_admin(server, "GET", (target.split('?').next().unwrap(), target), 503, "");
@@ -643,7 +643,7 @@ fn verify_rejected_admin_requests(checker: &mut ReplyChecker) {
             checker.request_admin(&server, &method, (operation.path, &target), 401, "");
         }
         let response =
-            server.manage_with(&method, &target, &[("origin", "http://example.com")], "");
+            server.request_admin_with(&method, &target, &[("origin", "http://example.com")], "");
         checker.verify(&method, operation.path, 403, &response);
     }
 }
@@ -665,7 +665,7 @@ fn every_status_in_the_document_is_returned_by_a_server() {
     );
     let server = Server::with_config(&config);
     verify_shared_rules(&mut checker, &server);
-    let acquired = server.ask("POST", "/v1/acquire", r#"{"rule":"exports","client":"bob"}"#);
+    let acquired = server.request("POST", "/v1/acquire", r#"{"rule":"exports","client":"bob"}"#);
     redis.kill();
     verify_without_store(&mut checker, &server, &acquired.json()["slot"]);
     let unready = Server::with_config(&config);
@@ -692,7 +692,7 @@ fn lab_ranges_and_defaults_match_the_document() {
     let document = fetch_document(&server);
     let properties =
         document["components"]["schemas"]["Experiment"]["properties"].as_object().unwrap();
-    let run = |body: Value| server.manage("POST", "/v1/lab", &body.to_string()).json();
+    let run = |body: Value| server.request_admin("POST", "/v1/lab", &body.to_string()).json();
     let mut ranges = 0;
     for (name, property) in properties {
         let (Some(minimum), Some(maximum)) =

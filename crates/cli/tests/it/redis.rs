@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
 
-use crate::kit::{Connection, Folder, Server, shown, tidegate};
+use crate::kit::{Connection, Folder, Server, exit_code_and_output, tidegate};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
@@ -37,7 +37,7 @@ fn check_status(server: &Server, rule: &str, user: &str) -> u16 {
 
 fn wait_until_ready(server: &Server) {
     wait_for("the server is ready", || {
-        (server.ask("GET", "/readyz", "").status == 200).then_some(())
+        (server.request("GET", "/readyz", "").status == 200).then_some(())
     });
 }
 
@@ -127,14 +127,18 @@ fn block_on_one_server_applies_to_all() {
     let (one, other) = (server_on(&url), server_on(&url));
     wait_until_ready(&one);
     wait_until_ready(&other);
-    let response =
-        one.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
+    let response = one.request_admin(
+        "POST",
+        "/v1/block",
+        r#"{"attribute":"user","value":"mallory","for":"1h"}"#,
+    );
     assert!((200..300).contains(&response.status), "{response:?}");
     wait_for("the block applies to the other server", || {
         is_blocked(&other, "mallory").then_some(())
     });
     assert!(!is_blocked(&other, "alice"));
-    let response = other.manage("DELETE", "/v1/block", r#"{"attribute":"user","value":"mallory"}"#);
+    let response =
+        other.request_admin("DELETE", "/v1/block", r#"{"attribute":"user","value":"mallory"}"#);
     assert!((200..300).contains(&response.status), "{response:?}");
     wait_for("the block is removed from the first server", || {
         (!is_blocked(&one, "mallory")).then_some(())
@@ -168,7 +172,7 @@ fn each_rule_applies_its_fallback_during_a_redis_outage_and_its_limit_afterwards
         // Each of the two nodes has half of the limit of 4.
         assert_eq!(answers("local"), [200, 200, 429, 429, 429, 429]);
         for probe in ["/healthz", "/readyz"] {
-            assert_eq!(server.ask("GET", probe, "").status, 200);
+            assert_eq!(server.request("GET", probe, "").status, 200);
         }
     }
 
@@ -191,12 +195,12 @@ fn server_is_not_ready_until_redis_is_reachable() {
     let redis = Redis::start();
     redis.kill();
     let server = server_on(&format!("{}?{LONG_TIMEOUT}", redis.url()));
-    server.note("starting without the store, trying on");
-    let ready = server.ask("GET", "/readyz", "");
+    server.wait_for_log("starting without the store, trying on");
+    let ready = server.request("GET", "/readyz", "");
     assert_eq!(ready.status, 503);
     let wanted = format!("not ready: waiting for redis {}\n", redis.address());
     assert_eq!(ready.body, wanted);
-    assert_eq!(server.ask("GET", "/healthz", "").status, 200);
+    assert_eq!(server.request("GET", "/healthz", "").status, 200);
     assert_eq!(check_status(&server, "open", "alice"), 200);
     assert_eq!(check_status(&server, "closed", "alice"), 503);
     redis.restart();
@@ -213,12 +217,15 @@ fn start_logs_the_address_of_the_store() {
     let server = server_on(&format!("{}/3?{LONG_TIMEOUT}", redis.url()));
     let version = env!("CARGO_PKG_VERSION");
     let place = format!("redis://{}/3?timeout=5000ms", redis.address());
-    assert_eq!(server.note("tidegate "), format!("tidegate {version}, counting in {place}"));
+    assert_eq!(
+        server.wait_for_log("tidegate "),
+        format!("tidegate {version}, counting in {place}")
+    );
     // The flag takes precedence over the configuration.
     let folder = Folder::new();
     let config = folder.file("tidegate.yaml", "store: {redis: {cluster: ['127.0.0.1:1']}}");
     let arguments = ["--http", "127.0.0.1:0", "--config", &config, "--redis", &redis.url()];
-    let line = Server::with_arguments(&arguments).note("counting in");
+    let line = Server::with_arguments(&arguments).wait_for_log("counting in");
     assert_eq!(line, format!("tidegate {version}, counting in redis://{}", redis.address()));
 }
 
@@ -257,7 +264,7 @@ fn redis_password_is_never_logged() {
             wait_until_ready(&server);
         } else {
             let wanted = format!("not ready: waiting for redis {address}\n");
-            assert_eq!(server.ask("GET", "/readyz", "").body, wanted);
+            assert_eq!(server.request("GET", "/readyz", "").body, wanted);
         }
         assert_eq!(check_status(&server, "closed", "alice"), if is_correct { 200 } else { 503 });
         redis.query::<()>(&["FLUSHALL"]);
@@ -266,7 +273,7 @@ fn redis_password_is_never_logged() {
         server.signal("TERM");
         let mut log = Vec::new();
         while log.last().is_none_or(|line: &String| !line.contains("stopping")) {
-            log.push(server.note(""));
+            log.push(server.wait_for_log(""));
         }
         let log = log.join("\n");
         assert!(!log.contains("hunter"), "{log}");
@@ -309,7 +316,7 @@ fn redis_with_tls_is_trusted_only_with_the_configured_ca() {
     wait_until_ready(&server);
     assert_eq!(check_status(&server, "closed", "alice"), 200);
     let server = Server::launch_command(serve_command(&folder, &["--config", &without_ca]));
-    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    assert_eq!(server.request("GET", "/readyz", "").status, 503);
     assert_eq!(check_status(&server, "closed", "alice"), 503);
 }
 
@@ -387,7 +394,7 @@ fn stopping_server_leaves_the_fleet() {
     wait_for("both nodes have joined", || (fleet_nodes(&redis).len() == 2).then_some(()));
     stopping.signal("TERM");
     assert_eq!(stopping.wait().code(), Some(0));
-    stopping.note("all requests completed");
+    stopping.wait_for_log("all requests completed");
     assert_eq!(fleet_nodes(&redis).len(), 1);
 }
 
@@ -411,7 +418,7 @@ fn unsupported_redis_version_prevents_the_start() {
     }
     let redis = Redis::builder().flavour(Flavour::Redis6).start();
     let output = serve_command(&Folder::new(), &["--redis", &redis.url()]).output().unwrap();
-    let (code, stdout, stderr) = shown(output);
+    let (code, stdout, stderr) = exit_code_and_output(output);
     assert_eq!((code, &*stdout), (2, ""));
     let version = redis.info("redis_version").unwrap();
     let address = redis.address();
@@ -501,7 +508,7 @@ fn restarts_while_redis_is_unreachable_admit_one_share_each() {
     let restarted: Vec<usize> = (0..4)
         .map(|_| {
             let server = start_node(&url, &states[0]);
-            server.note("use the last known fleet size");
+            server.wait_for_log("use the last known fleet size");
             count_local_admissions(&server)
         })
         .collect();
@@ -524,14 +531,14 @@ fn node_that_never_knew_its_fleet_warns_and_uses_the_whole_limit() {
     drop(first);
     std::fs::remove_file(&file).unwrap();
     let missing = start_node(&url, &state);
-    missing.note("fleet size unknown");
+    missing.wait_for_log("fleet size unknown");
     assert_eq!(count_local_admissions(&missing), 100);
     drop(missing);
     for text in ["", "{\"index\":0,\"nodes\":0}", "{\"index\":0,\"nodes\":4000000000}"] {
         std::fs::write(&file, text).unwrap();
         let damaged = start_node(&url, &state);
-        let line = damaged.note("stored fleet size can't be used");
+        let line = damaged.wait_for_log("stored fleet size can't be used");
         assert!(line.contains(file.to_str().unwrap()), "{line}");
-        damaged.note("fleet size unknown");
+        damaged.wait_for_log("fleet size unknown");
     }
 }

@@ -20,7 +20,7 @@ fn enforced_limit(server: &Server) -> Option<u64> {
 }
 
 fn rules_status(server: &Server) -> Value {
-    server.manage("GET", "/v1/rules/status", "").json()
+    server.request_admin("GET", "/v1/rules/status", "").json()
 }
 
 /// Starts a server that is not notified of changes of its rules file, and polls it once an hour.
@@ -63,8 +63,8 @@ fn sighup_activates_changed_rules_while_every_request_is_answered() {
         for wanted in 6..10 {
             std::fs::write(&path, rules_with_limit(wanted)).unwrap();
             server.signal("HUP");
-            server.note("SIGHUP: reading rules, certificates and keys again");
-            let line = server.note("reload: rules read again");
+            server.wait_for_log("SIGHUP: reading rules, certificates and keys again");
+            let line = server.wait_for_log("reload: rules read again");
             // The first poll of a new server may read the change before the first signal does.
             assert!(wanted == 6 || line.contains("changed=true"), "{line}");
             assert_eq!(enforced_limit(&server), Some(wanted));
@@ -84,7 +84,7 @@ fn sighup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
     // A repeated error is logged again, since the operator requested each reload.
     for _ in 0..2 {
         server.signal("HUP");
-        let line = server.note("reload: rules not changed, the active rules stay");
+        let line = server.wait_for_log("reload: rules not changed, the active rules stay");
         assert!(line.contains("limt"), "{line}");
         assert_eq!(
             (enforced_limit(&server), &rules_status(&server)["behind"]),
@@ -93,7 +93,7 @@ fn sighup_with_an_error_in_the_rules_leaves_the_old_ones_active_and_logs_it() {
     }
     std::fs::write(&path, rules_with_limit(5)).unwrap();
     server.signal("HUP");
-    let line = server.note("reload: rules read again");
+    let line = server.wait_for_log("reload: rules read again");
     assert!(line.contains("changed=false"), "{line}");
     assert_eq!(rules_status(&server)["behind"], false);
 }
@@ -110,9 +110,9 @@ fn repeated_sighups_never_end_the_server_and_sigterm_still_drains() {
     let mut idle = server.connect();
     server.signal("TERM");
     server.signal("HUP");
-    server.note("stop signal");
+    server.wait_for_log("stop signal");
     server.signal("HUP");
-    assert_eq!(idle.rest(), "");
+    assert_eq!(idle.read_to_end(), "");
     assert_eq!(server.wait().code(), Some(0));
 }
 
@@ -144,19 +144,18 @@ fn sighup_serves_a_replaced_certificate_at_once() {
     std::fs::copy(&new.certificate, &old.certificate).unwrap();
     std::fs::copy(&new.key, &old.key).unwrap();
     server.signal("HUP");
-    server.note("SIGHUP: reading rules, certificates and keys again");
+    server.wait_for_log("SIGHUP: reading rules, certificates and keys again");
     // A periodic check may have loaded the certificate before the signal; then the reload finds it unchanged.
     wait_for("the certificate was read again", || {
-        let line = server.note("certificate");
-        (line.contains("certificate reloaded") || line.contains("reload: certificate unchanged"))
-            .then_some(())
+        let line = server.wait_for_log("certificate");
+        (line.contains("taken up") || line.contains("reload: certificate unchanged")).then_some(())
     });
     assert!(is_trusted_with(&new.ca) && !is_trusted_with(Path::new(&old_ca)));
     std::fs::write(&old.certificate, "no certificate").unwrap();
     for _ in 0..2 {
         server.signal("HUP");
-        server.note("SIGHUP: reading rules, certificates and keys again");
-        server.note("cannot reload certificate, the old one stays active");
+        server.wait_for_log("SIGHUP: reading rules, certificates and keys again");
+        server.wait_for_log("cannot reload certificate, the old one stays active");
     }
     assert!(is_trusted_with(&new.ca));
 }
@@ -172,12 +171,12 @@ fn sighup_reloads_the_keys_for_tokens() {
     );
     let server = Server::with_arguments(&["--config", &config]);
     server.signal("HUP");
-    let line = server.note("keys for tokens read again");
+    let line = server.wait_for_log("keys for tokens read again");
     assert!(line.contains(&path), "{line}");
     std::fs::write(&path, "short").unwrap();
     server.signal("HUP");
-    server.note("keys for tokens not read, the old keys stay");
-    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    server.wait_for_log("keys for tokens not read, the old keys stay");
+    assert_eq!(server.request("GET", "/readyz", "").status, 200);
 }
 
 #[test]
@@ -199,7 +198,7 @@ fn sighup_fetches_rules_from_redis_without_a_notification() {
         Server::with_arguments(&["--config", &config])
     });
     for version in 1..4 {
-        let pushed = nodes[0].manage_with(
+        let pushed = nodes[0].request_admin_with(
             "PUT",
             "/v1/rules",
             &[("if-match", "*")],
@@ -207,7 +206,7 @@ fn sighup_fetches_rules_from_redis_without_a_notification() {
         );
         assert_eq!(pushed.status, 200, "{pushed:?}");
         nodes[1].signal("HUP");
-        nodes[1].note("reload: rules read again");
+        nodes[1].wait_for_log("reload: rules read again");
         assert_eq!(enforced_limit(&nodes[1]), Some(version));
     }
 }

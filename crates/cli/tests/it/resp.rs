@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use self::connection::{RespConnection, RespValue};
-use crate::kit::{Folder, Server, run, shown, tidegate};
+use crate::kit::{Folder, Server, exit_code_and_output, run, tidegate};
 
 const RULES: &str = "
 rules:
@@ -136,20 +136,23 @@ fn resp_checks_are_counted_and_cl_throttle_is_not_listed_as_a_rule() {
     }
     connection.call(&["TG.CHECK", "nope", "alice"]);
     connection.call(&["CL.THROTTLE", "k", "0", "0", "0"]);
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     for line in [r#"tidegate_check_duration_seconds_count{listener="resp"} 4"#, "tidegate_rules 5"]
     {
         assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
     }
-    let rules = server.manage("GET", "/v1/rules", "").body;
+    let rules = server.request_admin("GET", "/v1/rules", "").body;
     assert!(rules.contains("api") && !rules.contains("cl.throttle"), "{rules}");
 }
 
 #[test]
 fn blocked_client_gets_the_remaining_block_time() {
     let server = Server::with_rules(RULES);
-    let blocked =
-        server.manage("POST", "/v1/block", r#"{"attribute":"user","value":"mallory","for":"1h"}"#);
+    let blocked = server.request_admin(
+        "POST",
+        "/v1/block",
+        r#"{"attribute":"user","value":"mallory","for":"1h"}"#,
+    );
     assert!(blocked.status < 300, "{blocked:?}");
     let numbers = connect(&server).call(&["TG.CHECK", "api", "mallory"]).integers();
     assert_eq!(numbers[..3], [1, -1, 0]);
@@ -287,7 +290,7 @@ fn invalid_password_setting_prevents_the_start() {
 fn error_of_a_used_resp_port_names_its_flag() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
     let address = server.listener("resp").to_string();
-    let (code, stdout, stderr) = shown(
+    let (code, stdout, stderr) = exit_code_and_output(
         tidegate()
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", &address])
             .output()

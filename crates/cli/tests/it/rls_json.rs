@@ -10,7 +10,7 @@ rules:
 ";
 
 fn post_json(server: &Server, body: &Value) -> Response {
-    server.ask("POST", "/json", &body.to_string())
+    server.request("POST", "/json", &body.to_string())
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn both_field_spellings_quoted_numbers_and_numeric_units_are_accepted() {
 fn error_of_an_invalid_body_names_the_field() {
     let server = Server::with_rules(RULES);
     let detail = |body: &str| {
-        let response = server.ask("POST", "/json", body);
+        let response = server.request("POST", "/json", body);
         assert_eq!(response.status, 400, "{body}");
         response.json()["detail"].as_str().unwrap().to_owned()
     };
@@ -96,5 +96,5 @@ fn error_of_an_invalid_body_names_the_field() {
         detail(r#"{"domain":"a","hitsAddend":-1,"descriptors":[]}"#),
         "hitsAddend: found -1, wanted a whole number from 0 to 4294967295"
     );
-    assert_eq!(server.ask("GET", "/json", "").status, 405);
+    assert_eq!(server.request("GET", "/json", "").status, 405);
 }

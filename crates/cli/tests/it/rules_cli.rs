@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tidegate_testkit::{Flavour, Redis, Tool, lacking, wait_for};
 
-use crate::kit::{Folder, Server, run, shown, tidegate};
+use crate::kit::{Folder, Server, exit_code_and_output, run, tidegate};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
@@ -23,7 +23,7 @@ fn run_rules(server: &Server, arguments: &[&str]) -> (i32, String, String) {
 fn run_rules_at(url: &str, arguments: &[&str]) -> (i32, String, String) {
     let mut command = tidegate();
     command.args(["rules", "--server", url]).args(arguments).env("USER", "ann");
-    shown(command.output().unwrap())
+    exit_code_and_output(command.output().unwrap())
 }
 
 fn parse_json(text: &str) -> Value {
@@ -258,12 +258,12 @@ fn push_reads_a_document_from_stdin() {
     let url = server.admin_url();
     let mut push = tidegate();
     push.args(["rules", "push", "-", "--server", &url]).stdin(input);
-    let (code, stdout, stderr) = shown(push.output().unwrap());
+    let (code, stdout, stderr) = exit_code_and_output(push.output().unwrap());
     assert_eq!((code, pushed_version(&stdout)), (0, 1), "{stderr}");
     let input = std::fs::File::open(folder.file("wrong.yaml", "rules: [{name: api}]\n")).unwrap();
     let mut push = tidegate();
     push.args(["rules", "push", "-", "--server", &url]).stdin(input);
-    let (code, _, stderr) = shown(push.output().unwrap());
+    let (code, _, stderr) = exit_code_and_output(push.output().unwrap());
     assert_eq!(code, 1);
     assert!(stderr.starts_with("stdin:1: "), "{stderr}");
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tidegate_testkit::wait_for;
 
-use crate::kit::{Folder, Server, tidegate, wait_for_copy};
+use crate::kit::{Folder, Server, tidegate, wait_for_rules_copy};
 
 fn rules_with_limit(limit: u64) -> String {
     format!(
@@ -21,7 +21,7 @@ fn enforced_limit(server: &Server, user: &str) -> u64 {
 }
 
 fn rules_status(server: &Server) -> Value {
-    server.manage("GET", "/v1/rules/status", "").json()
+    server.request_admin("GET", "/v1/rules/status", "").json()
 }
 
 fn wait_for_limit(server: &Server, wanted: u64) {
@@ -64,7 +64,7 @@ fn log_counts_only_the_rules_of_the_file() {
     let path = folder.file("rules.yaml", &rules_with_limit(5));
     let server = Server::with_arguments(&["--rules", &path, "--http", "127.0.0.1:0"]);
     replace_file(&path, &rules_with_limit(7));
-    let line = server.note("rules activated");
+    let line = server.wait_for_log("rules activated");
     assert!(line.contains("rules=1 "), "{line}");
 }
 
@@ -87,7 +87,7 @@ fn rules_with_an_error_leave_the_old_ones_active() {
         assert!(problem.contains("rules.yaml:"), "{problem}");
         assert_eq!(enforced_limit(&server, "alice"), 5);
     }
-    server.note("new rules rejected, the active rules stay");
+    server.wait_for_log("new rules rejected, the active rules stay");
     // Restoring the text of the active rules creates no new version.
     replace_file(&path, &rules_with_limit(5));
     wait_for("the node is no longer behind", || {
@@ -152,12 +152,12 @@ fn new_rules_read_new_headers_and_keep_counters_by_name() {
     let tenants = "{name: tenants, per: [header.x-tenant], limit: 2 per 10 days}";
     replace_file(&path, &format!("rules: [{tenants}, {{name: all, limit: 1000 per 10 days}}]"));
     wait_for("the new rule is in force", || {
-        let rules = server.manage("GET", "/v1/rules", "").json();
+        let rules = server.request_admin("GET", "/v1/rules", "").json();
         (rules["rules"].as_array().unwrap().len() == 2).then_some(())
     });
     assert_eq!([authorize("acme"), authorize("acme"), authorize("acme")], [200, 200, 429]);
     assert_eq!(authorize("other"), 200);
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     for line in [
         r#"tidegate_decisions_total{rule="all",outcome="allowed"} 7"#,
         r#"tidegate_decisions_total{rule="tenants",outcome="allowed"} 3"#,
@@ -179,7 +179,7 @@ fn changed_envoy_file_is_enforced() {
     let folder = Folder::new();
     let path = folder.file("edge.yaml", &limits(3));
     let server = Server::with_arguments(&["--rules-envoy", folder.path(), "--http", "127.0.0.1:0"]);
-    let list_limits = || server.manage("GET", "/rlconfig", "").body;
+    let list_limits = || server.request_admin("GET", "/rlconfig", "").body;
     assert!(list_limits().contains("requests_per_unit=3"), "{}", list_limits());
     replace_file(&path, &limits(8));
     wait_for("the new limit is listed", || {
@@ -196,12 +196,13 @@ fn push_is_rejected_if_the_rules_come_from_a_file() {
     let path = folder.file("rules.yaml", &rules_with_limit(5));
     let server = Server::with_arguments(&["--rules", &path, "--http", "127.0.0.1:0"]);
     let rejected =
-        server.manage_with("PUT", "/v1/rules", &[("if-match", "*")], &rules_with_limit(6));
+        server.request_admin_with("PUT", "/v1/rules", &[("if-match", "*")], &rules_with_limit(6));
     assert_eq!(rejected.status, 409);
     let detail = rejected.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.contains(&path) && detail.contains("rules: {redis: true}"), "{detail}");
-    assert_eq!(server.manage("GET", "/v1/rules/history", "").status, 409);
-    let document = server.manage_with("GET", "/v1/rules", &[("accept", "application/yaml")], "");
+    assert_eq!(server.request_admin("GET", "/v1/rules/history", "").status, 409);
+    let document =
+        server.request_admin_with("GET", "/v1/rules", &[("accept", "application/yaml")], "");
     assert_eq!(document.body, rules_with_limit(5));
     assert_eq!(document.header("tidegate-rules-version"), Some("1"));
 }
@@ -223,7 +224,7 @@ fn missing_file_at_the_start_is_replaced_by_its_local_copy() {
     replace_file(&path, &rules_with_limit(6));
     wait_for_limit(&server, 6);
     assert_eq!(rules_status(&server)["version"], 2);
-    wait_for_copy(&format!("{}/copies", folder.path()), 2);
+    wait_for_rules_copy(&format!("{}/copies", folder.path()), 2);
     drop(server);
     std::fs::remove_file(&path).unwrap();
     let server = serve();
@@ -231,7 +232,7 @@ fn missing_file_at_the_start_is_replaced_by_its_local_copy() {
         (enforced_limit(&server, "alice"), &rules_status(&server)["version"]),
         (6, &Value::from(2))
     );
-    server.note("started with a copy of the rules");
+    server.wait_for_log("started with a copy of the rules");
     replace_file(&path, &rules_with_limit(7));
     wait_for_limit(&server, 7);
     assert_eq!(rules_status(&server)["version"], 3);

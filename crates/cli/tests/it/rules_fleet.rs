@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, lacking, wait_for};
 
-use crate::kit::{Folder, Response, Server, tidegate, wait_for_copy};
+use crate::kit::{Folder, Response, Server, tidegate, wait_for_rules_copy};
 
 const REDIS: Tool = Tool::Server(Flavour::Redis);
 
@@ -33,11 +33,11 @@ fn start_node(folder: &Folder, url: &str, poll: &str) -> Server {
 fn push(server: &Server, version: &str, text: &str) -> Response {
     let headers =
         [("if-match", version), ("tidegate-by", "ann%40laptop"), ("tidegate-note", "a%20test")];
-    server.manage_with("PUT", "/v1/rules", &headers, text)
+    server.request_admin_with("PUT", "/v1/rules", &headers, text)
 }
 
 fn rules_status(server: &Server) -> Value {
-    server.manage("GET", "/v1/rules/status", "").json()
+    server.request_admin("GET", "/v1/rules/status", "").json()
 }
 
 fn enforced_limit(server: &Server) -> Option<u64> {
@@ -75,16 +75,16 @@ fn push_to_one_node_is_enforced_by_the_whole_fleet() {
     nodes.iter().for_each(|node| wait_for_version(node, 2));
     let admitted = nodes.iter().cycle().take(60).filter(|node| spend(node) == 200).count();
     assert_eq!(admitted, 10);
-    let history = nodes[2].manage("GET", "/v1/rules/history", "").json();
+    let history = nodes[2].request_admin("GET", "/v1/rules/history", "").json();
     let versions = history["versions"].as_array().unwrap();
     assert_eq!(versions.iter().map(|item| &item["version"]).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(
         (&versions[0]["by"], &versions[0]["note"]),
         (&json!("ann@laptop"), &json!("a test"))
     );
-    let first = nodes[2].manage("GET", "/v1/rules?version=1", "");
+    let first = nodes[2].request_admin("GET", "/v1/rules?version=1", "");
     assert_eq!(first.body, rules_with_limit(30));
-    let difference = nodes[2].manage("GET", "/v1/rules/diff?from=1&to=2", "").json();
+    let difference = nodes[2].request_admin("GET", "/v1/rules/diff?from=1&to=2", "").json();
     assert_eq!(difference["changed"][0]["fields"][0]["field"], "limit");
     wait_for("every node has reported version 2", || {
         let all = rules_status(&nodes[0]);
@@ -113,7 +113,7 @@ fn invalid_document_is_rejected_and_one_of_two_concurrent_pushes_wins() {
     assert!(message.starts_with("rule \"api\": ") && message.contains("fortnight"), "{message}");
     let reserved_name = "rules: [{name: cl.throttle, limit: 1/s}]";
     assert_eq!(push(&nodes[0], "\"1\"", reserved_name).status, 422);
-    assert_eq!(nodes[0].manage("PUT", "/v1/rules", &rules_with_limit(6)).status, 428);
+    assert_eq!(nodes[0].request_admin("PUT", "/v1/rules", &rules_with_limit(6)).status, 428);
     assert_eq!(push(&nodes[0], "seven", &rules_with_limit(6)).status, 400);
     for round in 1..6 {
         let statuses: Vec<u16> = std::thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn invalid_document_is_rejected_and_one_of_two_concurrent_pushes_wins() {
     }
     let late = push(&nodes[0], "\"1\"", &rules_with_limit(7));
     assert_eq!((late.status, &late.json()["version"]), (412, &json!(6)));
-    let history = nodes[0].manage("GET", "/v1/rules/history", "").json();
+    let history = nodes[0].request_admin("GET", "/v1/rules/history", "").json();
     assert_eq!(history["versions"].as_array().unwrap().len(), 6);
 }
 
@@ -198,15 +198,15 @@ fn rules_survive_a_redis_outage_and_a_restart_uses_the_local_copy() {
         rules_status(&server)["problem"].is_string().then_some(())
     });
     assert_eq!(rules_status(&server)["version"], 1);
-    assert_eq!(server.manage("GET", "/v1/rules", "").json()["rules"][0]["name"], "api");
+    assert_eq!(server.request_admin("GET", "/v1/rules", "").json()["rules"][0]["name"], "api");
     assert_eq!(push(&server, "*", &rules_with_limit(6)).status, 503);
-    wait_for_copy(folder.path(), 1);
+    wait_for_rules_copy(folder.path(), 1);
     drop(server);
     let server = start_node(&folder, &redis.url(), "1s");
     assert_eq!(rules_status(&server)["version"], 1);
-    server.note("started with a copy of the rules");
+    server.wait_for_log("started with a copy of the rules");
     let unready = start_node(&empty, &redis.url(), "1s");
-    assert_eq!(unready.ask("GET", "/readyz", "").status, 503);
+    assert_eq!(unready.request("GET", "/readyz", "").status, 503);
     // A Redis that restarts empty gets the rules back from a node.
     redis.restart();
     let wait_for_restored_rules = |server: &Server| {
@@ -246,10 +246,10 @@ fn document_with_a_field_of_a_later_release_leaves_the_old_rules_active() {
     assert_eq!((&report["version"], &report["latest"]), (&json!(1), &json!(2)));
     assert!(report["problem"].as_str().unwrap().contains("colour"), "{report}");
     assert_eq!(enforced_limit(&server), Some(5));
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     assert!(metrics.contains("tidegate_rules_behind 1\n"), "{metrics}");
     // A restart does not change that.
-    wait_for_copy(folder.path(), 1);
+    wait_for_rules_copy(folder.path(), 1);
     drop(server);
     let server = start_node(&folder, &redis.url(), "1s");
     assert_eq!(
@@ -276,7 +276,7 @@ fn restore_backup(redis: &Redis, backup: &[String]) {
 }
 
 fn history(server: &Server) -> Vec<Value> {
-    let history = server.manage("GET", "/v1/rules/history", "").json();
+    let history = server.request_admin("GET", "/v1/rules/history", "").json();
     history["versions"].as_array().unwrap().clone()
 }
 
@@ -304,7 +304,7 @@ fn nodes_restarted_together_with_an_empty_redis_enforce_their_copies_and_restore
     let pushed = history(&nodes[0]).swap_remove(0);
     for (node, folder) in nodes.iter().zip(&folders) {
         wait_for_version(node, 3);
-        wait_for_copy(folder.path(), 3);
+        wait_for_rules_copy(folder.path(), 3);
     }
     drop(nodes);
     redis.restart();
@@ -325,8 +325,8 @@ fn nodes_restarted_together_with_an_empty_redis_enforce_their_copies_and_restore
         redis.restart();
     }
     let node = start_node(&folders[0], &redis.url(), "1h");
-    node.note("started with a copy of the rules");
-    let line = node.note("redis lost the latest rules, this node restored them");
+    node.wait_for_log("started with a copy of the rules");
+    let line = node.wait_for_log("redis lost the latest rules, this node restored them");
     assert!(line.contains("version=3"), "{line}");
     let pushed = push(&node, "\"3\"", &rules_with_limit(4));
     assert_eq!((pushed.status, pushed.header("etag")), (200, Some("\"4\"")));
@@ -346,11 +346,11 @@ fn redis_restored_from_a_backup_gets_the_newest_local_copy_of_any_node() {
     let backup: Vec<String> = redis.query(&["HGETALL", DOCUMENT_KEY]);
     assert_eq!(push(&newer, "*", &rules_with_limit(3)).status, 200);
     wait_for_version(&older, 3);
-    wait_for_copy(folders[1].path(), 3);
+    wait_for_rules_copy(folders[1].path(), 3);
     drop(older);
     assert_eq!(push(&newer, "*", &rules_with_limit(4)).status, 200);
     assert_eq!(push(&newer, "*", &rules_with_limit(5)).status, 200);
-    wait_for_copy(folders[0].path(), 5);
+    wait_for_rules_copy(folders[0].path(), 5);
     drop(newer);
     restore_backup(&redis, &backup);
 
@@ -361,7 +361,7 @@ fn redis_restored_from_a_backup_gets_the_newest_local_copy_of_any_node() {
     assert_eq!((&rules_status(&newer)["version"], enforced_limit(&newer)), (&json!(5), Some(5)));
     assert_eq!(stored_version(&redis), Some(5));
     wait_for_version(&older, 5);
-    wait_for_copy(folders[1].path(), 5);
+    wait_for_rules_copy(folders[1].path(), 5);
     let versions: Vec<Value> =
         history(&older).iter().map(|version| version["version"].clone()).collect();
     assert_eq!(versions, [5, 3, 2, 1]);
@@ -402,7 +402,7 @@ fn two_documents_with_one_version_get_a_new_version_number() {
     assert_eq!(push(&first, "*", &rules_with_limit(1)).status, 200);
     let backup: Vec<String> = redis.query(&["HGETALL", DOCUMENT_KEY]);
     assert_eq!(push(&first, "*", &rules_with_limit(20)).status, 200);
-    wait_for_copy(folders[0].path(), 2);
+    wait_for_rules_copy(folders[0].path(), 2);
     drop(first);
     restore_backup(&redis, &backup);
     let second = start_node(&folders[1], &redis.url(), "1h");
@@ -410,7 +410,7 @@ fn two_documents_with_one_version_get_a_new_version_number() {
     assert_eq!((pushed.status, pushed.header("etag")), (200, Some("\"2\"")));
 
     let first = start_node(&folders[0], &redis.url(), "1h");
-    let line = first.note("two documents had one version after redis lost rules");
+    let line = first.wait_for_log("two documents had one version after redis lost rules");
     assert!(line.contains("version=2") && line.contains("renumbered=3"), "{line}");
     for node in [&first, &second] {
         wait_for_version(node, 3);
@@ -432,7 +432,7 @@ fn damaged_copy_is_reported_and_a_node_without_other_rules_is_not_ready() {
     let folder = Folder::new();
     let server = start_node(&folder, &redis.url(), "1s");
     assert_eq!(push(&server, "*", &rules_with_limit(5)).status, 200);
-    wait_for_copy(folder.path(), 1);
+    wait_for_rules_copy(folder.path(), 1);
     drop(server);
     let copy = local_copy_path(&folder);
     let text = std::fs::read_to_string(&copy).unwrap();
@@ -441,7 +441,7 @@ fn damaged_copy_is_reported_and_a_node_without_other_rules_is_not_ready() {
 
     // The rules in Redis are enforced, and the copy is written again.
     let server = start_node(&folder, &redis.url(), "1s");
-    let line = server.note("local copy of the rules can't be used");
+    let line = server.wait_for_log("local copy of the rules can't be used");
     assert!(line.contains("must have checksum") && line.contains(copy.to_str().unwrap()), "{line}");
     assert_eq!(enforced_limit(&server), Some(5));
     wait_for("the copy is intact", || (std::fs::read_to_string(&copy).ok()? == text).then_some(()));
@@ -454,13 +454,13 @@ fn damaged_copy_is_reported_and_a_node_without_other_rules_is_not_ready() {
     let problem = report["problem"].as_str().unwrap();
     assert!(problem.contains("every request is allowed"), "{report}");
     assert!(problem.contains("must have checksum"), "{report}");
-    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    assert_eq!(server.request("GET", "/readyz", "").status, 503);
     // A reload from the empty Redis does not make the node ready.
     server.signal("HUP");
-    server.note("reload: rules not changed");
-    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    server.wait_for_log("reload: rules not changed");
+    assert_eq!(server.request("GET", "/readyz", "").status, 503);
     assert_eq!(push(&server, "*", &rules_with_limit(7)).status, 200);
-    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    assert_eq!(server.request("GET", "/readyz", "").status, 200);
     assert_eq!(rules_status(&server)["problem"], Value::Null);
 }
 
@@ -472,14 +472,15 @@ fn node_without_any_rules_reports_that_it_allows_everything() {
     let redis = Redis::start();
     let folder = Folder::new();
     let server = start_node(&folder, &redis.url(), "1s");
-    server.note("source has no rules and no copy can restore them, every request is allowed");
+    server
+        .wait_for_log("source has no rules and no copy can restore them, every request is allowed");
     let report = rules_status(&server);
     let problem = "source has no rules, and this node has no copy: every request is allowed";
     assert_eq!((&report["problem"], &report["behind"]), (&json!(problem), &json!(false)));
-    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    assert_eq!(server.request("GET", "/readyz", "").status, 200);
     redis.kill();
     wait_for("the outage is counted", || {
-        let metrics = server.manage("GET", "/metrics", "").body;
+        let metrics = server.request_admin("GET", "/metrics", "").body;
         metrics.contains("tidegate_rules_source_up 0\n").then_some(())
     });
     redis.restart();
@@ -512,16 +513,16 @@ fn node_that_can_not_use_the_stored_rules_is_not_ready() {
     let folder = Folder::new();
     let server = start_node(&folder, &redis.url(), "1h");
     server.signal("HUP");
-    server.note("reload: rules not changed");
-    assert_eq!(server.ask("GET", "/readyz", "").status, 503);
+    server.wait_for_log("reload: rules not changed");
+    assert_eq!(server.request("GET", "/readyz", "").status, 503);
     // The node restores a lost document even if it can't use it: other nodes may.
     redis.query::<()>(&["DEL", DOCUMENT_KEY]);
     server.signal("HUP");
-    server.note("redis lost the latest rules, this node restored them");
+    server.wait_for_log("redis lost the latest rules, this node restored them");
     assert_eq!(stored_version(&redis), Some(1));
     put(&rules_with_limit(5));
     wait_for_version(&server, 2);
-    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    assert_eq!(server.request("GET", "/readyz", "").status, 200);
 }
 
 #[test]
@@ -559,7 +560,7 @@ fn no_check_fails_during_continuous_pushes() {
     assert_eq!(rules_status(&server)["version"], pushed);
     assert!(answered > 30, "{answered}");
     // Every check is counted once, under the old or the new rules.
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     let line = format!(r#"tidegate_decisions_total{{rule="api",outcome="allowed"}} {answered}"#);
     assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tidegate_testkit::wait_for;
 
-use crate::kit::{Folder, Server, tidegate, wait_for_copy};
+use crate::kit::{Folder, Server, tidegate, wait_for_rules_copy};
 
 /// The page of a web server, and the requests for it.
 #[derive(Default)]
@@ -75,7 +75,7 @@ fn enforced_limit(server: &Server) -> Option<u64> {
 }
 
 fn rules_status(server: &Server) -> Value {
-    server.manage("GET", "/v1/rules/status", "").json()
+    server.request_admin("GET", "/v1/rules/status", "").json()
 }
 
 fn start_server(folder: &Folder, address: &str) -> Server {
@@ -115,13 +115,13 @@ fn document_is_polled_and_sent_in_full_only_after_a_change() {
     site.page.lock().unwrap().status = 500;
     site.publish("gone");
     wait_for("the failure is counted", || {
-        let metrics = server.manage("GET", "/metrics", "").body;
+        let metrics = server.request_admin("GET", "/metrics", "").body;
         (!metrics.contains("tidegate_rules_source_failures_total 0")).then_some(())
     });
     assert_eq!(enforced_limit(&server), Some(66));
     // Neither the query of the URL nor the token is exposed.
     let exposed =
-        format!("{}{}", rules_status(&server), server.manage("GET", "/v1/rules", "").body);
+        format!("{}{}", rules_status(&server), server.request_admin("GET", "/v1/rules", "").body);
     assert!(!exposed.contains("sesame") && !exposed.contains("a=b"), "{exposed}");
 }
 
@@ -153,17 +153,17 @@ fn server_starts_from_its_local_copy_during_an_outage_or_stays_not_ready() {
     let address = site.address.to_string();
     let server = start_server(&folder, &address);
     assert_eq!(enforced_limit(&server), Some(5));
-    wait_for_copy(folder.path(), 1);
+    wait_for_rules_copy(folder.path(), 1);
     drop(server);
     site.page.lock().unwrap().status = 503;
     site.publish("");
     let server = start_server(&folder, &address);
     assert_eq!(enforced_limit(&server), Some(5));
-    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    assert_eq!(server.request("GET", "/readyz", "").status, 200);
     drop(server);
     let empty_folder = Folder::new();
     let server = start_server(&empty_folder, &address);
-    let readiness = server.ask("GET", "/readyz", "");
+    let readiness = server.request("GET", "/readyz", "");
     assert_eq!(readiness.status, 503);
     assert!(
         readiness.body.contains(&format!("waiting for rules from http://{address}/rules.yaml"))
@@ -171,7 +171,7 @@ fn server_starts_from_its_local_copy_during_an_outage_or_stays_not_ready() {
     site.page.lock().unwrap().status = 200;
     site.publish(&rules_with_limit(6));
     wait_for("the server is ready", || {
-        (server.ask("GET", "/readyz", "").status == 200).then_some(())
+        (server.request("GET", "/readyz", "").status == 200).then_some(())
     });
     assert_eq!(enforced_limit(&server), Some(6));
 }

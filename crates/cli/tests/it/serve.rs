@@ -53,7 +53,7 @@ fn admin_listener_on_a_public_address_needs_a_token() {
     );
     let mut command = crate::kit::tidegate();
     command.env("TIDEGATE_TOKEN", "too short").args(serve);
-    let (code, _, stderr) = crate::kit::shown(command.output().unwrap());
+    let (code, _, stderr) = crate::kit::exit_code_and_output(command.output().unwrap());
     assert_eq!(code, 1);
     assert!(stderr.starts_with("TIDEGATE_TOKEN: must be letters, digits and signs"), "{stderr}");
     assert!(!stderr.contains("too short"), "{stderr}");
@@ -122,17 +122,17 @@ fn printed_curl_commands_work() {
         return;
     }
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
-    server.note("No --rules, serving sample rules:");
+    server.wait_for_log("No --rules, serving sample rules:");
     let run_in_shell = |line: &str| {
         let output = Command::new("sh").args(["-c", line.trim()]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let single_command = server.note("curl -i ");
+    let single_command = server.wait_for_log("curl -i ");
     let first = run_in_shell(&single_command);
     assert!(first.starts_with("HTTP/1.1 200 OK"), "{first}");
     assert!(first.contains("\r\nx-ratelimit-remaining: 4\r\n"), "{first}");
     // A slow machine may need more than ten seconds for six requests, so this is repeated.
-    let loop_command = server.note("for i in ");
+    let loop_command = server.wait_for_log("for i in ");
     while !run_in_shell(&loop_command).contains("429\n") {}
     let denied = loop {
         let again = run_in_shell(&single_command);
@@ -162,13 +162,13 @@ fn request_in_flight_is_answered_before_the_exit() {
     // The server sends 100 Continue once it handles the request.
     assert_eq!(busy.receive(false).status, 100);
     server.signal("TERM");
-    server.note("stop signal");
-    assert_eq!(idle.rest(), "");
+    server.wait_for_log("stop signal");
+    assert_eq!(idle.read_to_end(), "");
     busy.write(body.as_bytes());
     assert_eq!(busy.receive(false).status, 200);
-    assert_eq!(busy.rest(), "");
+    assert_eq!(busy.read_to_end(), "");
     assert_eq!(server.wait().code(), Some(0));
-    server.note("all requests completed");
+    server.wait_for_log("all requests completed");
 }
 
 #[test]
@@ -182,22 +182,22 @@ fn sigint_stops_an_idle_server_with_exit_code_0() {
 fn stopping_server_is_not_ready_but_serves_until_a_second_signal() {
     let config = "listen: {http: '127.0.0.1:0'}\ndrain: {delay: 1h}";
     let mut server = Server::with_config(config);
-    assert_eq!(server.ask("GET", "/readyz", "").status, 200);
+    assert_eq!(server.request("GET", "/readyz", "").status, 200);
     let mut open_connection = server.connect();
     server.signal("TERM");
-    server.note("stop signal");
+    server.wait_for_log("stop signal");
     testkit::wait_for("the server to be unready", || {
-        (server.ask("GET", "/readyz", "").status == 503).then_some(())
+        (server.request("GET", "/readyz", "").status == 503).then_some(())
     });
-    let body = server.ask("GET", "/readyz", "").body;
+    let body = server.request("GET", "/readyz", "").body;
     assert_eq!(body, "not ready: it is about to stop\n");
     // Until the delay ends, requests are served on old and new connections.
-    assert_eq!(server.ask("GET", "/healthz", "").status, 200);
+    assert_eq!(server.request("GET", "/healthz", "").status, 200);
     assert_eq!(server.check(r#"{"attributes":{"ip":"192.0.2.7"}}"#).status, 200);
     open_connection.send("POST", "/v1/check", r#"{"attributes":{"ip":"192.0.2.7"}}"#);
     assert_eq!(open_connection.receive(false).status, 200);
     server.signal("TERM");
-    assert_eq!(open_connection.rest(), "");
+    assert_eq!(open_connection.read_to_end(), "");
     assert_eq!(server.wait().code(), Some(0));
 }
 
@@ -208,7 +208,7 @@ fn json_log_format_writes_objects() {
     command.args(["serve", "--http", "127.0.0.1:0"]);
     let server = Server::launch_command(command);
     server.check(r#"{"rule":"per-key","client":"alice"}"#);
-    let line: serde_json::Value = serde_json::from_str(&server.note("checked")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&server.wait_for_log("checked")).unwrap();
     assert_eq!(line["level"], "DEBUG");
     assert_eq!((&line["message"], &line["rule"]), (&json!("checked"), &json!("per-key")));
     assert_eq!(line["remaining"], 4);
@@ -278,12 +278,12 @@ fn log_contains_decisions_but_no_client_keys() {
         ("DELETE", json!({"attribute": "api_key", "value": secret})),
         ("DELETE", json!({"attribute": "api_key", "value": secret})),
     ] {
-        server.manage(method, "/v1/block", &body.to_string());
+        server.request_admin(method, "/v1/block", &body.to_string());
     }
     server.signal("TERM");
     let mut log = String::new();
     loop {
-        let line = server.note("");
+        let line = server.wait_for_log("");
         log.push_str(&line);
         if line.contains("stopping") {
             break;

@@ -22,7 +22,7 @@ const ALICE: &str = r#"{"rule":"exports","client":"alice"}"#;
 
 impl Server {
     fn acquire(&self, body: &str) -> Response {
-        self.ask("POST", "/v1/acquire", body)
+        self.request("POST", "/v1/acquire", body)
     }
 
     /// Acquires a slot, and panics if the request is denied.
@@ -33,11 +33,11 @@ impl Server {
     }
 
     fn renew(&self, slot: &str) -> Response {
-        self.ask("POST", "/v1/renew", &json!({"slot": slot}).to_string())
+        self.request("POST", "/v1/renew", &json!({"slot": slot}).to_string())
     }
 
     fn release(&self, slot: &str) -> Response {
-        self.ask("POST", "/v1/release", &json!({"slot": slot}).to_string())
+        self.request("POST", "/v1/release", &json!({"slot": slot}).to_string())
     }
 
     /// Releases a slot, and returns the number of rules that it was held for.
@@ -81,7 +81,7 @@ fn start_node(redis: &Redis, folder: &Folder, rules: &str) -> Server {
     command.args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--redis", &url]);
     let server = Server::launch_command(command);
     wait_for("the node is ready", || {
-        (server.ask("GET", "/readyz", "").status == 200).then_some(())
+        (server.request("GET", "/readyz", "").status == 200).then_some(())
     });
     server
 }
@@ -247,7 +247,7 @@ fn http_and_grpc_share_the_in_flight_count() {
     assert_eq!(server.release_and_count(&first.slot), 2);
     assert_eq!((server.free_slots(), caller.release(&second).unwrap().released), (2, 0));
     assert_eq!(caller.renew(&second).unwrap_err().code(), Code::NotFound);
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     let counter = r#"tidegate_checks_total{listener="grpc",answer="gone"} 1"#;
     assert!(metrics.lines().any(|line| line.starts_with(counter)), "{metrics}");
 }
@@ -272,7 +272,7 @@ fn error_of_an_invalid_slot_names_the_field_and_releases_nothing() {
         (json!([]), "body: found a list, wanted an object of slot"),
     ] {
         for path in ["/v1/renew", "/v1/release"] {
-            let response = server.ask("POST", path, &body.to_string());
+            let response = server.request("POST", path, &body.to_string());
             assert_eq!(response.status, 400, "{path} {body}");
             let found = response.json()["detail"].as_str().unwrap().to_owned();
             assert!(found.contains(detail), "{path} {body}: {found}");
@@ -280,7 +280,11 @@ fn error_of_an_invalid_slot_names_the_field_and_releases_nothing() {
         }
     }
     for path in ["/v1/acquire", "/v1/renew", "/v1/release"] {
-        assert_eq!(server.ask("GET", path, "").header("allow"), Some("POST, OPTIONS"), "{path}");
+        assert_eq!(
+            server.request("GET", path, "").header("allow"),
+            Some("POST, OPTIONS"),
+            "{path}"
+        );
     }
     let codes =
         [caller.renew(&tampered).unwrap_err().code(), caller.release("").unwrap_err().code()];
@@ -320,7 +324,7 @@ fn cancelled_acquire_takes_no_slot() {
     let caller = GrpcCaller::connect(&server);
     assert_eq!(server.free_slots(), 2);
     let redis_calls = || {
-        let metrics = server.manage("GET", "/metrics", "").body;
+        let metrics = server.request_admin("GET", "/metrics", "").body;
         let name = "tidegate_redis_calls_total ";
         let count = metrics.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
         count.unwrap_or(0.0)

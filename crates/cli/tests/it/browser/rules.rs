@@ -90,7 +90,7 @@ fn conflicting_push_is_rejected_and_keeps_the_edited_text() {
         browser.script("return document.querySelector('#document').value", &[]),
         edited.as_str()
     );
-    let active = dashboard.server.manage("GET", "/v1/rules", "").json();
+    let active = dashboard.server.request_admin("GET", "/v1/rules", "").json();
     assert_eq!(active["version"], 2);
     browser.find(".editor .warning button").click();
     browser.wait_until(

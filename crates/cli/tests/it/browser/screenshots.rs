@@ -65,7 +65,7 @@ fn screenshots_for_the_docs() {
         screenshot("fleet.png");
         for (network, reason) in [("198.51.100.0/24", "credential stuffing"), ("203.0.113.9", "asks too much")] {
             let block = json!({"ip": network, "for": "2h", "reason": reason}).to_string();
-            assert_eq!(dashboard.server.manage("POST", "/v1/block", &block).status, 200);
+            assert_eq!(dashboard.server.request_admin("POST", "/v1/block", &block).status, 200);
         }
         browser.open(&dashboard.page_url("blocks"));
         browser.wait_until("the block list is shown", "document.querySelectorAll('tbody button').length === 2");

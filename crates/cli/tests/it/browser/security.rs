@@ -55,7 +55,7 @@ fn untrusted_values_are_shown_as_text() {
         ("tidegate-by", "%3Cimg%20src%3Dx%20onerror%3Dwindow.evil%3D1%3E"),
         ("tidegate-note", "%3Cimg%20src%3Dx%20onerror%3Dwindow.evil%3D1%3E"),
     ];
-    let pushed = dashboard.server.manage_with("PUT", "/v1/rules", &headers, "rules: [{name: by-path, match: {host: \"<img src=x onerror=window.evil=1>\"}, per: [path], limit: 1 per 10 days}]");
+    let pushed = dashboard.server.request_admin_with("PUT", "/v1/rules", &headers, "rules: [{name: by-path, match: {host: \"<img src=x onerror=window.evil=1>\"}, per: [path], limit: 1 per 10 days}]");
     assert_eq!(pushed.status, 200, "{pushed:?}");
     let browser = Browser::start();
     let assert_markup_is_text = |page: &str| {
@@ -89,7 +89,7 @@ fn untrusted_values_are_shown_as_text() {
         "document.querySelector('#history')?.textContent.includes('<img src=x')",
     );
     assert_markup_is_text("rules");
-    assert_eq!(dashboard.server.manage("POST", "/v1/block", &blocked).status, 200);
+    assert_eq!(dashboard.server.request_admin("POST", "/v1/block", &blocked).status, 200);
     browser.find("nav a[href='#/blocks']").click();
     browser.wait_until(
         "the reason is shown",
@@ -97,7 +97,7 @@ fn untrusted_values_are_shown_as_text() {
     );
     assert_markup_is_text("blocks");
     // The policy also prevents that injected markup runs scripts or loads resources.
-    let page = dashboard.server.manage("GET", "/", "");
+    let page = dashboard.server.request_admin("GET", "/", "");
     let policy = page.header("content-security-policy").unwrap();
     assert!(
         policy.contains("default-src 'none'") && policy.contains("script-src 'self'"),

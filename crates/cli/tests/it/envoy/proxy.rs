@@ -64,7 +64,9 @@ impl EnvoyProxy {
     fn is_ready(&self) -> bool {
         assert!(self.envoy.exited().is_none(), "envoy ended:\n{}", self.envoy.log_tail());
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, self.admin.number()));
-        let Ok(mut connection) = Connection::from(FIRST_CLIENT, admin) else { return false };
+        let Ok(mut connection) = Connection::connect_from(FIRST_CLIENT, admin) else {
+            return false;
+        };
         connection.send("GET", "/ready", "");
         connection.receive(false).status == 200
     }
@@ -78,7 +80,7 @@ impl EnvoyProxy {
         headers: &[(&str, &str)],
     ) -> Response {
         let listener = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener.number()));
-        let mut connection = Connection::from(client, listener).unwrap();
+        let mut connection = Connection::connect_from(client, listener).unwrap();
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: edge\r\ncontent-length: 0\r\n");
         for (name, value) in headers {
             write!(head, "{name}: {value}\r\n").unwrap();
@@ -90,11 +92,11 @@ impl EnvoyProxy {
     /// Returns the number of requests that Envoy forwarded because Tidegate did not response.
     pub(crate) fn failed_open(&self) -> u64 {
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, self.admin.number()));
-        let mut connection = Connection::from(FIRST_CLIENT, admin).unwrap();
+        let mut connection = Connection::connect_from(FIRST_CLIENT, admin).unwrap();
         let path = "/stats?filter=ratelimit.failure_mode_allowed";
         let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
         connection.write(request.as_bytes());
-        let response = connection.rest();
+        let response = connection.read_to_end();
         let counter = response.lines().find_map(|line| line.split_once("failure_mode_allowed: "));
         counter.map_or(0, |(_, count)| count.trim().parse().unwrap())
     }

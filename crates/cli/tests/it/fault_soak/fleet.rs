@@ -10,7 +10,7 @@ use tidegate_testkit::{Cluster, FaultProxy, Process, Redis, Sentinel, poll, wait
 use super::connection::LoadConnection;
 use super::history::{Micros, now};
 use super::scenario::{EpisodeScenario, PHASE_MILLIS, StoreTopology};
-use crate::kit::{Folder, wait_for_copy};
+use crate::kit::{Folder, wait_for_rules_copy};
 
 /// Timeout of one call from the test to a node.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -206,7 +206,7 @@ impl SoakFleet {
         if has_pushes {
             wait_for("the first rules are pushed", || fleet.push(0, &rules));
             wait_for("every node has the rules", || (fleet.poll_versions() >= 1).then_some(()));
-            fleet.nodes.iter().for_each(|node| wait_for_copy(node.folder.path(), 1));
+            fleet.nodes.iter().for_each(|node| wait_for_rules_copy(node.folder.path(), 1));
         }
         fleet
     }

@@ -126,7 +126,7 @@ fn draining_process_finishes_requests_in_flight() {
         (upstream.swallowed() == 5).then_some(())
     });
     gateway.server.signal("TERM");
-    gateway.server.note("stop signal");
+    gateway.server.wait_for_log("stop signal");
     upload.write("world");
     assert_eq!(upload.receive("POST").text(), "10");
     upstream.release(1);
@@ -145,7 +145,7 @@ fn draining_process_finishes_http2_streams_after_goaway() {
         (upstream.seen("GET /held") == 10).then_some(())
     });
     gateway.server.signal("TERM");
-    gateway.server.note("stop signal");
+    gateway.server.wait_for_log("stop signal");
     // GOAWAY is sent, and the connection still carries the requests in flight.
     streams.wait_for_goaway();
     upstream.release(10);

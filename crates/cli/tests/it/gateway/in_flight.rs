@@ -189,7 +189,7 @@ fn full_upstream_sheds_low_priority_first_and_refunds_shed_requests() {
     upstream.release(5);
     let answered = held.into_iter().map(read_status).filter(|status| status == "200").count();
     assert_eq!(answered, 5);
-    let metrics = gateway.server.manage("GET", "/metrics", "").body;
+    let metrics = gateway.server.request_admin("GET", "/metrics", "").body;
     assert!(
         metrics.contains("tidegate_upstream_requests_total{upstream=\"api\",outcome=\"shed\"} 8"),
         "{metrics}"

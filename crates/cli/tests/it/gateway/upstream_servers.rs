@@ -16,7 +16,7 @@ fn url(port: &Port) -> String {
 
 /// Returns whether the gateway sends requests to a server, from its metrics.
 fn is_up(gateway: &GatewayServer, server: &str) -> bool {
-    let metrics = gateway.server.manage("GET", "/metrics", "").body;
+    let metrics = gateway.server.request_admin("GET", "/metrics", "").body;
     let line = format!("tidegate_upstream_up{{upstream=\"api\",server=\"{server}\"}} ");
     let line = metrics.lines().find_map(|metric| metric.strip_prefix(&line));
     line.unwrap_or_else(|| panic!("{server} is not in {metrics}")) == "1"

@@ -11,7 +11,7 @@ const REDIS: Tool = Tool::Server(Flavour::Redis);
 fn server_on(url: &str) -> Server {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0", "--redis", url]);
     wait_for("the server is ready", || {
-        (server.ask("GET", "/readyz", "").status == 200).then_some(())
+        (server.request("GET", "/readyz", "").status == 200).then_some(())
     });
     server
 }
