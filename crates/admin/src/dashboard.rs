@@ -8,7 +8,7 @@ use hyper::header::{
 };
 use tidegate_net::http::response::Body;
 
-/// Returns the name and the content of each file. The files are part of the binary.
+/// Expands to the name and the content of each file. The files are part of the binary.
 macro_rules! dashboard_files {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_bytes!(concat!("../dashboard/", $name)))),*]
@@ -37,7 +37,7 @@ const FILES: &[(&str, &[u8])] = dashboard_files![
     "style.css",
 ];
 
-/// The policy of the dashboard: only scripts and requests of this server, and no embedding in other pages.
+/// The `Content-Security-Policy`: scripts and requests only from and to this server, no embedding in other pages.
 const SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_path_serves_the_first_page() {
+    fn root_path_serves_index_html() {
         let page = DashboardFile::find("/").unwrap().response();
         assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         assert_eq!(page.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");

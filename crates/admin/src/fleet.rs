@@ -17,7 +17,7 @@ use tidegate_service::store::AnyStore;
 use crate::AdminApi;
 
 /// Returns the state of the fleet. If the reports of other nodes can't be read, only this node is listed.
-pub(crate) async fn handle(admin: &AdminApi, now: &ActiveRules) -> Response<Body> {
+pub(crate) async fn handle(admin: &AdminApi, active: &ActiveRules) -> Response<Body> {
     let manager = &admin.manager;
     let (nodes, unknown) = match manager.reports().await {
         Ok(nodes) => (nodes, None),
@@ -36,10 +36,10 @@ pub(crate) async fn handle(admin: &AdminApi, now: &ActiveRules) -> Response<Body
         latest: manager.source_status().latest,
         unknown,
         nodes,
-        store: match &**now.limiter().store() {
+        store: match &**active.limiter().store() {
             AnyStore::Memory(store) => StoreReport::Memory(memory_report(store)),
             AnyStore::Redis(store) => {
-                StoreReport::Redis(redis_report(store, now.limiter().leased(), &admin.live))
+                StoreReport::Redis(redis_report(store, active.limiter().leased(), &admin.live))
             }
         },
         listeners: listeners.collect(),

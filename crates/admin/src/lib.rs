@@ -101,27 +101,31 @@ impl AdminApi {
     }
 
     async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
-        let (service, now) = (&*self.service, self.service.active_rules());
+        let (service, active) = (&*self.service, self.service.active_rules());
         match request.uri().path() {
             "/metrics" => read_only(&request, || metrics(self, &request)),
-            "/rlconfig" => rlconfig::handle(now.envoy(), request.method()),
-            "/v1/block" => block::handle(now.limiter(), request, from).await,
+            "/rlconfig" => rlconfig::handle(active.envoy(), request.method()),
+            "/v1/block" => block::handle(active.limiter(), request, from).await,
             "/v1/fleet" => match reject_writes(&request) {
-                None => fleet::handle(self, &now).await,
+                None => fleet::handle(self, &active).await,
                 Some(rejection) => rejection,
             },
-            "/v1/live" => read_only(&request, || live::handle(self, &now, request.uri().query())),
+            "/v1/live" => {
+                read_only(&request, || live::handle(self, &active, request.uri().query()))
+            }
             #[cfg(feature = "simulate")]
             "/v1/lab" => lab::handle(self, request).await,
-            "/v1/refund" => refund::handle(now.limiter(), request, from).await,
-            "/v1/top" => read_only(&request, || top::handle(service, &now, request.uri().query())),
+            "/v1/refund" => refund::handle(active.limiter(), request, from).await,
+            "/v1/top" => {
+                read_only(&request, || top::handle(service, &active, request.uri().query()))
+            }
             rules::PATH | "/v1/rules/diff" | "/v1/rules/history" | "/v1/rules/status" => {
-                rules::handle(self, &now, request, from).await
+                rules::handle(self, &active, request, from).await
             }
             "/v1/schema/rules.json" => read_only(&request, || schema(&self.schemas.rules)),
             "/v1/schema/config.json" => read_only(&request, || schema(&self.schemas.config)),
             path if path.starts_with(clients::PATH) => {
-                clients::handle(now.limiter(), request, from).await
+                clients::handle(active.limiter(), request, from).await
             }
             path => {
                 let path = tidegate_core::quote(path);

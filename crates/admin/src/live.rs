@@ -1,4 +1,4 @@
-//! `/v1/live`: the last five minutes, second by second.
+//! `/v1/live`: the counts of the last five minutes, second by second.
 
 use hyper::Response;
 use tidegate_api::{LiveReport, RuleActivity};
@@ -10,15 +10,19 @@ use tidegate_service::store::AnyStore;
 
 use crate::{AdminApi, query};
 
-/// Returns the last seconds, and the state of the node.
-pub(crate) fn handle(admin: &AdminApi, now: &ActiveRules, query: Option<&str>) -> Response<Body> {
-    let since = match since(query) {
+/// Returns the counts of each second from `since` on, the state of the node, and the totals and rates of each rule.
+pub(crate) fn handle(
+    admin: &AdminApi,
+    active: &ActiveRules,
+    query: Option<&str>,
+) -> Response<Body> {
+    let since = match parse_since(query) {
         Ok(since) => since,
         Err(error) => return response::call_error(&error),
     };
-    let (live, service, limiter) = (&admin.live, &admin.service, now.limiter());
+    let (live, service, limiter) = (&admin.live, &admin.service, active.limiter());
     let rates = live.rates();
-    let totals = service.stats().counters.sample(now).rules;
+    let totals = service.stats().counters.sample(active).rules;
     let rules = totals.iter().map(|(rule, total)| RuleActivity {
         rule: &**rule,
         total: *total,
@@ -30,8 +34,8 @@ pub(crate) fn handle(admin: &AdminApi, now: &ActiveRules, query: Option<&str>) -
         started: unix_second(live.started()),
         ready: service.not_ready_reason().is_none(),
         at: unix_second(service.clock().now()),
-        rules_version: now.version().number,
-        rules_hash: &now.version().hash,
+        rules_version: active.version().number,
+        rules_hash: &active.version().hash,
         store: match &**limiter.store() {
             AnyStore::Memory(_) => "memory",
             AnyStore::Redis(_) => "redis",
@@ -43,8 +47,8 @@ pub(crate) fn handle(admin: &AdminApi, now: &ActiveRules, query: Option<&str>) -
     response::json(200, JSON, &report)
 }
 
-/// Parses `since`, a Unix second. Without it the whole history is returned.
-fn since(query: Option<&str>) -> Result<u64, CallError> {
+/// Parses `since`, a Unix second. Without it the result is 0, which selects the whole history.
+fn parse_since(query: Option<&str>) -> Result<u64, CallError> {
     let [since] = query::known(query, ["since"], "since")?;
     let Some(since) = since else { return Ok(0) };
     since.parse().map_err(|_| CallError::invalid("since", quote(&since), "Unix seconds"))

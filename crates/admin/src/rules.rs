@@ -23,7 +23,7 @@ pub(crate) const PATH: &str = "/v1/rules";
 /// Handles a request to `/v1/rules` and below.
 pub(crate) async fn handle(
     admin: &AdminApi,
-    now: &ActiveRules,
+    active: &ActiveRules,
     request: Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
@@ -36,12 +36,12 @@ pub(crate) async fn handle(
     };
     match (path.as_str(), request.method()) {
         (_, &Method::OPTIONS) => response::options(allowed),
-        ("", &Method::GET | &Method::HEAD) => active::rules(manager, now, &request).await,
+        ("", &Method::GET | &Method::HEAD) => active::rules(manager, active, &request).await,
         ("", &Method::PUT) => push::push(admin, request, from).await,
         ("/diff", &Method::GET | &Method::HEAD) => {
             push::difference_of_versions(manager, &request).await
         }
-        ("/diff", &Method::POST) => push::difference(admin, now, request).await,
+        ("/diff", &Method::POST) => push::difference(admin, active, request).await,
         ("/history", &Method::GET | &Method::HEAD) => versions::history(manager, &request).await,
         ("/status", &Method::GET | &Method::HEAD) => versions::status(manager).await,
         (_, other) => {

@@ -59,7 +59,7 @@ pub enum StoreReport<T: Text = String> {
 pub struct MemoryReport {
     /// Keys that are stored.
     pub keys: u64,
-    /// The most keys that fit.
+    /// The limit of stored keys.
     pub max_keys: u64,
     /// Memory of the keys in bytes.
     pub bytes: u64,
@@ -76,23 +76,23 @@ pub struct MemoryReport {
 pub struct RedisReport<T: Text = String> {
     /// Nodes that share the store, as far as this node knows.
     pub fleet: u64,
-    /// Replies that arrived after the deadline.
+    /// Parts of checks without a reply before the deadline.
     pub late: u64,
-    /// Calls with an unknown result.
+    /// Charges that could not be refunded.
     pub lost: u64,
-    /// Denials that were repeated from the cache.
+    /// Denials from the cache of this node, without a call.
     pub remembered: u64,
     /// Changes to another primary.
     pub failovers: u64,
     /// Clients with a lease on this node.
     pub leased_clients: u64,
-    /// Tokens of all leases on this node.
+    /// Unused tokens of all leases on this node.
     pub leased_tokens: u64,
     /// The servers.
     pub servers: Vec<RedisServerReport<T>>,
 }
 
-/// A server of Redis.
+/// A Redis server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "schema",
@@ -118,7 +118,7 @@ pub struct RedisServerReport<T: Text = String> {
     pub calls: CallTimes,
     /// Memory in bytes; null if the server does not report it.
     pub memory: Option<u64>,
-    /// The most memory in bytes, 0 for no limit; null if the server does not report it.
+    /// The limit of memory in bytes, 0 for none; null if the server does not report it.
     pub max_memory: Option<u64>,
     /// Keys; null if the server does not report them.
     pub keys: Option<u64>,
@@ -152,7 +152,7 @@ pub struct ListenerReport<T: Text = String> {
     pub open: u64,
     /// Connections since the start.
     pub accepted: u64,
-    /// The most open connections.
+    /// The limit of open connections.
     pub most: u64,
 }
 
@@ -169,7 +169,7 @@ pub struct UpstreamReport<T: Text = String> {
     pub upstream: T,
     /// Requests in flight.
     pub in_flight: u64,
-    /// The most requests in flight; null without a limit.
+    /// The limit of requests in flight; null without one.
     pub most: Option<u64>,
     /// Requests by their outcome.
     pub outcomes: BTreeMap<T, u64>,

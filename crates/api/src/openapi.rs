@@ -61,7 +61,8 @@ pub struct ApiOperation {
 /// A parameter of an operation.
 #[derive(Clone, Debug)]
 struct ApiParameter {
-    place: &'static str,
+    /// `query`, `path` or `header`; `in` in the document.
+    location: &'static str,
     name: &'static str,
     description: &'static str,
     is_required: bool,
@@ -87,7 +88,8 @@ pub struct ReplyBody {
     /// The media type.
     pub media_type: &'static str,
     schema: BodySchema,
-    /// Reads a body as its type and writes it again.
+    /// Parses a body as its type and serializes it again. A test compares both: a difference means that the type lacks
+    /// a field. Other bodies are returned unchanged.
     pub rewrite: fn(&str) -> Result<String, serde_json::Error>,
 }
 
@@ -110,6 +112,7 @@ impl BodySchema {
     }
 }
 
+/// Returns an operation without parameters, request body and replies. Only operations of the admin listener need a token.
 fn operation(
     listener: ApiListener,
     method: &'static str,
@@ -142,15 +145,15 @@ impl ApiOperation {
         self
     }
 
-    /// Serves the operation without a token.
+    /// Marks the operation as one without a token.
     fn public(mut self) -> Self {
         self.is_public = true;
         self
     }
 
-    fn query(self, name: &'static str, description: &'static str, schema: Value) -> Self {
+    fn query_parameter(self, name: &'static str, description: &'static str, schema: Value) -> Self {
         self.parameter(ApiParameter {
-            place: "query",
+            location: "query",
             name,
             description,
             is_required: false,
@@ -159,10 +162,10 @@ impl ApiOperation {
         })
     }
 
-    fn in_path(self, name: &'static str, description: &'static str) -> Self {
+    fn path_parameter(self, name: &'static str, description: &'static str) -> Self {
         let schema = json!({"type": "string"});
         self.parameter(ApiParameter {
-            place: "path",
+            location: "path",
             name,
             description,
             is_required: true,
@@ -171,10 +174,10 @@ impl ApiOperation {
         })
     }
 
-    fn header(self, name: &'static str, description: &'static str) -> Self {
+    fn header_parameter(self, name: &'static str, description: &'static str) -> Self {
         let schema = json!({"type": "string"});
         self.parameter(ApiParameter {
-            place: "header",
+            location: "header",
             name,
             description,
             is_required: false,
@@ -195,35 +198,38 @@ impl ApiOperation {
     }
 
     /// Adds an example of the last parameter.
-    fn such_as(mut self, example: &'static str) -> Self {
+    fn parameter_example(mut self, example: &'static str) -> Self {
         self.parameters.iter_mut().last().expect("a parameter").example = Some(example);
         self
     }
 
-    /// Limits the length of the last parameter.
-    fn at_most(mut self, characters: u64) -> Self {
+    /// Limits the length of the last parameter, in characters.
+    fn max_length(mut self, characters: u64) -> Self {
         self.parameters.iter_mut().last().expect("a parameter").schema["maxLength"] =
             json!(characters);
         self
     }
 
-    fn takes<R: JsonSchema>(mut self) -> Self {
+    /// Sets the type of the request body.
+    fn request_body<R: JsonSchema>(mut self) -> Self {
         self.request = vec![(JSON, BodySchema::of::<R>())];
         self
     }
 
-    fn takes_object(mut self) -> Self {
+    /// Accepts any JSON object as the request body.
+    fn request_object(mut self) -> Self {
         self.request = vec![(JSON, BodySchema::Object)];
         self
     }
 
-    fn takes_document(mut self) -> Self {
+    /// Accepts rules as the request body, in YAML or JSON.
+    fn request_rules(mut self) -> Self {
         self.request = vec![("application/yaml", BodySchema::Text), (JSON, BodySchema::Object)];
         self
     }
 
     /// Adds an example of the request body.
-    fn example(mut self, name: &'static str, value: Value) -> Self {
+    fn request_example(mut self, name: &'static str, value: Value) -> Self {
         self.request_examples.push((name, value));
         self
     }
@@ -232,21 +238,27 @@ impl ApiOperation {
     where
         R: JsonSchema + Serialize + DeserializeOwned,
     {
-        self.typed::<R>(status, description, JSON)
+        self.typed_reply::<R>(status, description, JSON)
     }
 
+    /// Adds a reply with a problem body that has further fields.
     fn problem_with<R>(self, status: u16, description: &'static str) -> Self
     where
         R: JsonSchema + Serialize + DeserializeOwned,
     {
-        self.typed::<R>(status, description, PROBLEM)
+        self.typed_reply::<R>(status, description, PROBLEM)
     }
 
     fn problem(self, status: u16, description: &'static str) -> Self {
-        self.typed::<crate::ProblemBody>(status, description, PROBLEM)
+        self.typed_reply::<crate::ProblemBody>(status, description, PROBLEM)
     }
 
-    fn typed<R>(mut self, status: u16, description: &'static str, media_type: &'static str) -> Self
+    fn typed_reply<R>(
+        mut self,
+        status: u16,
+        description: &'static str,
+        media_type: &'static str,
+    ) -> Self
     where
         R: JsonSchema + Serialize + DeserializeOwned,
     {
@@ -265,7 +277,7 @@ impl ApiOperation {
     }
 
     /// Adds a reply without a body.
-    fn empty(mut self, status: u16, description: &'static str) -> Self {
+    fn empty_reply(mut self, status: u16, description: &'static str) -> Self {
         self.replies.push(ApiReply {
             status,
             description,
@@ -277,31 +289,31 @@ impl ApiOperation {
     }
 
     /// Adds a reply with a body that has no type of this crate.
-    fn untyped(
+    fn untyped_reply(
         self,
         status: u16,
         description: &'static str,
         media_type: &'static str,
         schema: BodySchema,
     ) -> Self {
-        self.empty(status, description).or(media_type, schema)
+        self.empty_reply(status, description).or_body(media_type, schema)
     }
 
-    /// Adds another body to the last reply.
-    fn or(mut self, media_type: &'static str, schema: BodySchema) -> Self {
+    /// Adds an alternative body to the last reply.
+    fn or_body(mut self, media_type: &'static str, schema: BodySchema) -> Self {
         let rewrite = |body: &str| Ok(body.to_owned());
         self.last_reply().bodies.push(ReplyBody { media_type, schema, rewrite });
         self
     }
 
     /// Adds headers to the last reply.
-    fn headers(mut self, headers: &'static [&'static str]) -> Self {
+    fn reply_headers(mut self, headers: &'static [&'static str]) -> Self {
         self.last_reply().headers = headers;
         self
     }
 
     /// Adds an example of the body to the last reply.
-    fn shows(mut self, example: Value) -> Self {
+    fn reply_example(mut self, example: Value) -> Self {
         self.last_reply().example = Some(example);
         self
     }
@@ -316,7 +328,7 @@ pub(crate) fn nullable_count(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]})
 }
 
-/// Restricts a denial to decisions that do not allow.
+/// Fixes `allowed` to false in the schema of a denial.
 pub(crate) fn never_allowed(schema: &mut Schema) {
     if let Some(allowed) = schema.pointer_mut("/properties/allowed") {
         allowed["const"] = json!(false);
@@ -332,7 +344,7 @@ pub(crate) fn one_target(schema: &mut Schema) {
     );
 }
 
-/// Adds the defaults of a simulation, which the server applies.
+/// Adds the defaults that the server applies to a simulation, and the names of the algorithms.
 pub(crate) fn lab_defaults(schema: &mut Schema) {
     let defaults = json!({
         "traffic": "boundary", "algorithms": ["fixed_window", "sliding_log"], "limit": 20, "windowMillis": 1000,
@@ -349,7 +361,7 @@ pub(crate) fn lab_defaults(schema: &mut Schema) {
     properties["algorithms"]["items"]["enum"] = json!(algorithms);
 }
 
-/// Removes null from properties that are absent rather than null.
+/// Removes null from the optional properties: they are absent, never null.
 fn remove_null(schema: &mut Schema) {
     let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
@@ -383,7 +395,7 @@ mod tests {
 
     use super::*;
 
-    /// `make openapi` writes it again.
+    /// `make openapi` runs this test to write the document.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "make openapi sets it")]
     fn committed_document_is_current() {

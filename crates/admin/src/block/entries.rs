@@ -18,7 +18,7 @@ const MAX_PAGE_ENTRIES: usize = 10_000;
 enum ListQuery {
     /// Networks alone, one per line.
     Plain,
-    /// At most `limit` entries, those after a subject.
+    /// At most `limit` entries, in the order of subjects, from the first one after `after`.
     Page { limit: usize, after: Option<Subject> },
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn list(blocks: &BlockList, now: Timestamp, query: Option<&str>) -> R
         Err(error) => return response::call_error(&error),
     };
     let (entries, usage) = (blocks.entries(now), blocks.usage());
-    // The entry `after` may have been removed since the last page.
+    // A search by order, because the entry `after` may have been removed since the last page.
     let start = after
         .map_or(0, |after| entries.partition_point(|entry: &Arc<Entry>| entry.subject <= after));
     let rest = &entries[start..];
@@ -77,7 +77,7 @@ pub(crate) fn parse_id(id: &str) -> Option<Subject> {
     parse_client_id(id).or_else(network)
 }
 
-/// Returns the JSON of an entry, without the values of attributes.
+/// Returns the JSON form of an entry. It has the names of a client's attributes, never their values.
 pub(crate) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, str>> {
     let (ip, attributes) = match &entry.subject {
         Subject::Network(network) => (Some(network.to_string().into()), None),

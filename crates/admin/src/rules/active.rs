@@ -20,7 +20,7 @@ const YAML_TYPE: HeaderValue = HeaderValue::from_static("application/yaml");
 /// Handles `GET /v1/rules`. Returns 304 if `If-None-Match` has the current version.
 pub(crate) async fn rules(
     manager: &Arc<RulesManager>,
-    now: &ActiveRules,
+    active: &ActiveRules,
     request: &Request<Incoming>,
 ) -> Response<Body> {
     let [wanted] = match query::known(request.uri().query(), ["version"], "version") {
@@ -33,7 +33,7 @@ pub(crate) async fn rules(
             Err(error) => response::call_error(&error),
         };
     }
-    let version = now.version();
+    let version = active.version();
     let tag = tag(manager, version);
     let known = request.headers().get_all(IF_NONE_MATCH).iter().any(|value| {
         let tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
@@ -44,7 +44,7 @@ pub(crate) async fn rules(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else if !wants_yaml(request) {
-        response::json(200, JSON, &rules_view(manager, version, now.limiter().rules()))
+        response::json(200, JSON, &rules_view(manager, version, active.limiter().rules()))
     } else if let Some(text) = &version.text {
         document(text, version.number)
     } else {

@@ -55,9 +55,10 @@ pub(crate) async fn push(
     match admin.manager.push(&text, &by, &note.unwrap_or_default(), expected).await {
         Ok(version) => {
             tracing::info!(%from, by, version = version.number, "rules changed by operator");
-            let now = admin.service.active_rules();
-            let rules = now.limiter().rules().rules().len() as u64;
-            let pushed = PushedRules { version: version.number, hash: &*now.version().hash, rules };
+            let active = admin.service.active_rules();
+            let rules = active.limiter().rules().rules().len() as u64;
+            let pushed =
+                PushedRules { version: version.number, hash: &*active.version().hash, rules };
             let mut response = response::json(200, JSON, &pushed);
             if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", version.number)) {
                 response.headers_mut().insert(ETAG, tag);
@@ -71,7 +72,7 @@ pub(crate) async fn push(
 /// Handles `POST /v1/rules/diff`: returns the changes that a push of the document would make.
 pub(crate) async fn difference(
     admin: &AdminApi,
-    now: &ActiveRules,
+    active: &ActiveRules,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let text = match document(admin, request).await {
@@ -80,7 +81,7 @@ pub(crate) async fn difference(
     };
     match admin.manager.validate(&text).await {
         Ok(rules) => {
-            let difference = difference_between(now.limiter().rules(), &rules.set);
+            let difference = difference_between(active.limiter().rules(), &rules.set);
             response::json(200, JSON, &difference)
         }
         Err(error) => invalid_document(&error),

@@ -133,7 +133,7 @@ fn operation_object(operation: &ApiOperation, schemas: &mut SchemaGenerators) ->
 fn parameter_object(parameter: &ApiParameter) -> JsonObject {
     let mut object = JsonObject::new()
         .with("name", json!(parameter.name))
-        .with("in", json!(parameter.place))
+        .with("in", json!(parameter.location))
         .with("description", json!(parameter.description))
         .with("required", json!(parameter.is_required))
         .with("schema", parameter.schema.clone());

@@ -146,6 +146,7 @@ impl ExplainCommand {
         output: &mut CommandOutput<'_>,
     ) -> Result<(), CommandError> {
         let form = rule.canonical();
+        // Lists every field, so that a new one can't be left out by accident.
         let CanonicalRule {
             name,
             conditions: _,
@@ -168,13 +169,13 @@ impl ExplainCommand {
             Mode::Shadow => ", in shadow mode: it counts and never denies",
             Mode::Enforce | Mode::Off => "",
         };
-        let share = rollout.map(|share| format!(", the client is in its rollout of {share}"));
-        let share = share.unwrap_or_default();
-        output.data(format_args!("{name} applies{share}{shadow}"));
-        output.data(format_args!("  key      {}", key(per, request)));
+        let rollout = rollout.map(|share| format!(", the client is in its rollout of {share}"));
+        let rollout = rollout.unwrap_or_default();
+        output.data(format_args!("{name} applies{rollout}{shadow}"));
+        output.data(format_args!("  key      {}", describe_key(per, request)));
         let applied = rule.limit_for(request, now);
-        let source = limit_origin(&form, &applied, request);
-        output.data(format_args!("  limit    {}, {source}", applied.limit));
+        let origin = limit_origin(&form, &applied, request);
+        output.data(format_args!("  limit    {}, {origin}", applied.limit));
         output.data(format_args!("  bound    {}", applied.limit.bound()));
         if let Some(bound) = accuracy.bound(applied.limit) {
             output.data(format_args!("  fleet    {bound}"));
@@ -207,7 +208,8 @@ impl ExplainCommand {
         Ok(())
     }
 
-    /// Reads the remaining amount from a running server. Returns a text and, if it is known, the number.
+    /// Reads the remaining amount from a running server, with a check of cost 0. Returns a text and, if it is known, the
+    /// number.
     fn fetch_remaining(
         &self,
         server: &HttpClient,
@@ -246,7 +248,7 @@ impl ExplainCommand {
 }
 
 /// Returns the attributes that select the bucket: `api_key "k1"; path "/v1/orders"`.
-fn key(per: &[AttributeChain], request: &Request<'_>) -> String {
+fn describe_key(per: &[AttributeChain], request: &Request<'_>) -> String {
     let part = |chain: &AttributeChain| match chain.pick(request) {
         Some(picked) if chain.attributes().len() == 1 => {
             format!("{} {:?}", picked.attribute, picked.value)
@@ -260,7 +262,7 @@ fn key(per: &[AttributeChain], request: &Request<'_>) -> String {
     }
 }
 
-/// Returns the origin of the limit: the rule, a tier or an override.
+/// Describes the origin of the limit: the rule, a tier or an override.
 fn limit_origin(
     rule: &CanonicalRule<'_>,
     applied: &AppliedLimit<'_>,
@@ -285,7 +287,7 @@ fn limit_origin(
     }
 }
 
-/// Returns the number of rules that apply.
+/// Returns a sentence with the number of rules that apply.
 fn summary(rules: &RuleSet, request: &Request<'_>) -> String {
     match (rules.matching(request).len(), rules.rules().len()) {
         (0, _) => "No rule applies: allowed without a limit.".to_owned(),

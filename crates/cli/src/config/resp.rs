@@ -11,7 +11,7 @@ use crate::config::environment;
 use crate::config::reader::FieldReader;
 use crate::config::secrets::read_secret;
 
-/// Variable with the password, for when the configuration has none.
+/// Environment variable that holds the password if the configuration has none.
 const PASSWORD_VARIABLE: &str = "TIDEGATE_RESP_PASSWORD";
 
 /// `resp` before validation. It has no `Debug`, because it holds a password.
@@ -22,7 +22,7 @@ pub(crate) struct RawResp {
     password_file: Option<Spanned<PathBuf>>,
 }
 
-/// The place of the password.
+/// The source of the password.
 #[derive(Debug, Default)]
 pub(crate) enum RespPassword {
     /// In `TIDEGATE_RESP_PASSWORD`, which may be unset.
@@ -33,7 +33,8 @@ pub(crate) enum RespPassword {
 }
 
 impl RawResp {
-    /// Returns the resolved form; its errors are added to `reader`. Paths are relative to `folder`.
+    /// Returns the source of the password. Errors are added to `reader`; the returned source is then not used. Paths are
+    /// relative to `folder`.
     pub(crate) fn resolve(self, folder: &Path, reader: &mut FieldReader<'_>) -> RespPassword {
         match (self.password, self.password_file) {
             (None, None) => RespPassword::Environment,
