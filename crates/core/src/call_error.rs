@@ -6,14 +6,14 @@ use std::fmt;
 use crate::decision::DecisionStatus;
 use crate::request::{Request, RequestError};
 
-/// The status of a call, with its name in each protocol.
+/// The status of a call, with its label or code in each protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStatus {
     /// Every rule allows the request.
     Allowed,
     /// The client is over its limit.
     Denied,
-    /// The store failed under a rule that denies then.
+    /// The store failed, and a rule has `on_store_failure: deny`.
     Unavailable,
     /// The call is malformed.
     Invalid,
@@ -44,10 +44,10 @@ impl CallStatus {
         }
     }
 
-    /// Returns the stricter of two statuses. A denial is stricter than a failed store, so that a client over its limit
-    /// gets the denial.
+    /// Returns the stricter status of two decisions. A denial is stricter than a failed store, so that a client over its
+    /// limit gets the denial.
     #[must_use]
-    pub const fn or(self, other: Self) -> Self {
+    pub const fn stricter(self, other: Self) -> Self {
         match (self, other) {
             (Self::Denied, _) | (_, Self::Allowed) => self,
             (Self::Unavailable, Self::Unavailable) => self,
@@ -81,7 +81,7 @@ impl CallStatus {
         }
     }
 
-    /// Returns the gRPC status code, for calls that answer a denial with a message.
+    /// Returns the gRPC status code. A denial is 0 (OK), because the reply message carries it.
     #[must_use]
     pub const fn grpc(self) -> i32 {
         match self {
@@ -140,7 +140,8 @@ impl CallError {
         }
     }
 
-    /// Returns the same error for an item of a larger call: `checks[3]`.
+    /// Returns the same error for an item of a larger call, such as `checks[3]`: `cost` becomes `checks[3].cost`, and
+    /// `body`, the whole item, becomes `checks[3]`.
     #[must_use]
     pub fn within(mut self, item: &str) -> Self {
         self.path = match self.path.as_str() {
@@ -157,17 +158,17 @@ impl fmt::Display for CallError {
     }
 }
 
-/// Longest part of a caller's text that an error quotes, in characters.
+/// Most characters of a caller's text that an error quotes.
 const MAX_QUOTED_CHARS: usize = 64;
 
-/// Returns the beginning of a text, with `…` if some of it is left out.
+/// Returns at most 64 characters of a text, with `…` if some of it is left out.
 #[must_use]
 pub fn truncate(text: &str) -> Cow<'_, str> {
     let end = text.char_indices().nth(MAX_QUOTED_CHARS).and_then(|(end, _)| text.get(..end));
     end.map_or(text.into(), |start| format!("{start}…").into())
 }
 
-/// Returns the beginning of a text in quotes.
+/// Returns the [truncated](truncate) text in quotes.
 #[must_use]
 pub fn quote(text: &str) -> String {
     format!("{:?}", truncate(text))
@@ -186,7 +187,7 @@ mod tests {
             (Allowed, Unavailable, Unavailable),
             (Denied, Unavailable, Denied),
         ] {
-            assert_eq!((one.or(other), other.or(one)), (both, both));
+            assert_eq!((one.stricter(other), other.stricter(one)), (both, both));
         }
     }
 }

@@ -168,7 +168,7 @@ impl Scope {
     pub fn key_of(&self, part: Part<'_>) -> Key {
         if let Some(local) = &self.local {
             let mut sum = local.sum();
-            if sum.part(part.header(), part.value()).is_some() {
+            if sum.add_part(part.header(), part.value()).is_some() {
                 return Key(sum.finish());
             }
         }
@@ -183,7 +183,7 @@ impl Scope {
     ) -> Option<Key> {
         let mut sum = local.sum();
         for part in parts {
-            sum.part(part.header(), part.value())?;
+            sum.add_part(part.header(), part.value())?;
         }
         Some(Key(sum.finish()))
     }

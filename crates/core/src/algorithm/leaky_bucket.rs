@@ -80,7 +80,7 @@ impl LeakyBucket {
 
     /// Returns the same queue for requests that wait at most `max_wait`; `None` if no slot begins later than that.
     pub(crate) fn with_max_wait(&self, max_wait: Span) -> Option<Self> {
-        let longest = self.rate.before(self.rate.depth(), 1).ceil();
+        let longest = self.rate.slot_start(self.rate.depth(), 1).ceil();
         let sooner = longest.since(Timestamp::EPOCH) > max_wait;
         sooner.then_some(Self { max_wait: Some(max_wait), ..*self })
     }
@@ -132,7 +132,7 @@ impl Meter for LeakyBucket {
 
     #[inline]
     fn spend(&self, due: &mut PreciseTime, now: Timestamp, cost: u64) -> RefundToken {
-        *due = self.rate.after(*due, now, cost);
+        *due = self.rate.due_after(*due, now, cost);
         self.latest_refund_token(due, now)
     }
 
@@ -170,7 +170,7 @@ impl Meter for LeakyBucket {
         if cost == 0 || cost > self.capacity() || slot_end != *due {
             return false;
         }
-        let slot_start = self.rate.before(slot_end, cost);
+        let slot_start = self.rate.slot_start(slot_end, cost);
         let waiting = slot_start > now.into();
         if waiting {
             *due = slot_start;

@@ -11,10 +11,10 @@ use crate::time::{Span, Timestamp};
 
 /// An instant or a length of time, finer than a microsecond. The default is the epoch, or zero.
 ///
-/// The number of parts per microsecond depends on the limit of the state.
+/// The number of parts per microsecond depends on the limit, so times of different limits are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PreciseTime {
-    /// Whole microseconds since the epoch.
+    /// Whole microseconds, for an instant since the epoch.
     pub micros: u64,
     /// Parts of the next microsecond.
     pub parts: u64,
@@ -35,14 +35,18 @@ impl From<Timestamp> for PreciseTime {
 }
 
 /// The rate at which a bucket of `capacity` tokens refills.
+///
+/// The state of a bucket is a single instant, called `due`: the time at which it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RefillRate {
-    /// One token refills in `period / parts` microseconds, in lowest terms. Without tokens it is the window.
+    /// One token refills in `period / parts` microseconds, a fraction in lowest terms. With an amount of 0 it is the
+    /// window.
     period: u64,
+    /// Parts per microsecond.
     parts: u64,
     capacity: u64,
     /// Time in which one token refills.
-    one: PreciseTime,
+    token_time: PreciseTime,
     /// Time in which an empty bucket fills.
     depth: PreciseTime,
 }
@@ -57,17 +61,17 @@ impl RefillRate {
                 period: window.as_micros(),
                 parts: 1,
                 capacity: 0,
-                one: zero,
+                token_time: zero,
                 depth: zero,
             });
         }
-        // A capacity that passes for a burst passes here.
+        // The capacity has the same bounds as a burst.
         quota.burst(capacity).validate()?;
-        let shared = gcd(window.as_micros(), quota.amount());
-        let (period, parts) = (window.as_micros() / shared, quota.amount() / shared);
+        let divisor = gcd(window.as_micros(), quota.amount());
+        let (period, parts) = (window.as_micros() / divisor, quota.amount() / divisor);
         let zero = PreciseTime::default();
-        let mut rate = Self { period, parts, capacity, one: zero, depth: zero };
-        rate.one = rate.exact_span(1);
+        let mut rate = Self { period, parts, capacity, token_time: zero, depth: zero };
+        rate.token_time = rate.exact_span(1);
         rate.depth = rate.exact_span(capacity);
         Ok(rate)
     }
@@ -89,7 +93,7 @@ impl RefillRate {
         self.parts
     }
 
-    /// Returns the same rate for states in one integer; `None` if they do not fit.
+    /// Returns the same rate for states that are stored in one integer; `None` if they do not fit.
     pub(crate) fn flat(&self) -> Option<FlatBucket> {
         FlatBucket::new(self.parts, self.period, self.capacity)
     }
@@ -97,22 +101,24 @@ impl RefillRate {
     /// Returns the time in which `cost` tokens refill.
     #[inline]
     pub(crate) fn span(&self, cost: u64) -> PreciseTime {
-        if cost == 1 { self.one } else { self.exact_span(cost) }
+        if cost == 1 { self.token_time } else { self.exact_span(cost) }
     }
 
     fn exact_span(&self, cost: u64) -> PreciseTime {
-        self.due_of(u128::from(cost) * u128::from(self.period))
+        self.time_of(u128::from(cost) * u128::from(self.period))
     }
 
-    fn due_of(&self, count: u128) -> PreciseTime {
+    /// Converts a number of parts to a time.
+    fn time_of(&self, total: u128) -> PreciseTime {
         let parts = u128::from(self.parts);
         PreciseTime {
-            micros: u64::try_from(count / parts).unwrap_or(u64::MAX),
-            parts: u64::try_from(count % parts).unwrap_or(0),
+            micros: u64::try_from(total / parts).unwrap_or(u64::MAX),
+            parts: u64::try_from(total % parts).unwrap_or(0),
         }
     }
 
-    fn in_parts(&self, span: PreciseTime) -> u128 {
+    /// Converts a time to a number of parts.
+    fn parts_of(&self, span: PreciseTime) -> u128 {
         u128::from(span.micros) * u128::from(self.parts) + u128::from(span.parts)
     }
 
@@ -139,24 +145,24 @@ impl RefillRate {
         }
     }
 
-    /// Returns the time at which a bucket is full after `cost` tokens were spent.
+    /// Returns the time at which a bucket is full after `cost` tokens were spent at `now`.
     #[inline]
-    pub(crate) fn after(&self, due: PreciseTime, now: Timestamp, cost: u64) -> PreciseTime {
+    pub(crate) fn due_after(&self, due: PreciseTime, now: Timestamp, cost: u64) -> PreciseTime {
         self.add(due.max(now.into()), self.span(cost))
     }
 
     /// Returns the time at which a bucket is full after `cost` tokens were spent at `at`, whether or not it had them.
     /// Its debt is at most the capacity.
     pub(crate) fn force_spend(&self, due: PreciseTime, at: Timestamp, cost: u64) -> PreciseTime {
-        let most = self.add(self.add(at.into(), self.depth), self.depth);
-        due.max(self.after(due, at, cost.min(self.capacity)).min(most))
+        let latest = self.add(self.add(at.into(), self.depth), self.depth);
+        due.max(self.due_after(due, at, cost.min(self.capacity)).min(latest))
     }
 
     /// Returns the time at which a bucket is full after `amount` tokens were spent at `at`, whether or not it had them.
     /// Its debt lasts at most [`MAX_DEBT`].
     pub(crate) fn count_usage(&self, due: PreciseTime, at: Timestamp, amount: u64) -> PreciseTime {
-        let most = self.add((at + MAX_DEBT).into(), self.depth);
-        due.max(self.after(due, at, amount).min(most))
+        let latest = self.add((at + MAX_DEBT).into(), self.depth);
+        due.max(self.due_after(due, at, amount).min(latest))
     }
 
     /// Returns the number of tokens that refill in [`MAX_DEBT`].
@@ -169,11 +175,13 @@ impl RefillRate {
         u64::try_from(tokens).unwrap_or(u64::MAX).min(Quota::MAX_AMOUNT)
     }
 
+    /// Returns whether a bucket has `cost` tokens at `now`.
     #[inline]
     pub(crate) fn admits(&self, due: PreciseTime, now: Timestamp, cost: u64) -> bool {
-        self.after(due, now, cost) <= self.add(now.into(), self.depth)
+        self.due_after(due, now, cost) <= self.add(now.into(), self.depth)
     }
 
+    /// Returns the number of whole tokens that a bucket has at `now`.
     #[inline]
     pub(crate) fn remaining(&self, due: PreciseTime, now: Timestamp) -> u64 {
         let used = self.minus(due, now.into());
@@ -184,15 +192,16 @@ impl RefillRate {
         match left.micros.checked_mul(self.parts).and_then(|parts| parts.checked_add(left.parts)) {
             Some(parts) => parts / self.period,
             None => {
-                let tokens = self.in_parts(left) / u128::from(self.period);
+                let tokens = self.parts_of(left) / u128::from(self.period);
                 u64::try_from(tokens).unwrap_or(self.capacity)
             }
         }
     }
 
+    /// Returns the first instant, `now` or later, at which a bucket has `cost` tokens.
     pub(crate) fn admits_at(&self, due: PreciseTime, now: Timestamp, cost: u64) -> Timestamp {
-        let wanted = self.after(due, now, cost);
-        self.minus(wanted, self.depth).ceil().max(now)
+        let due_after = self.due_after(due, now, cost);
+        self.minus(due_after, self.depth).ceil().max(now)
     }
 
     /// Returns the part of a charge of `cost` that has not refilled by now. After the charge the bucket was to be full
@@ -210,45 +219,44 @@ impl RefillRate {
         self.minus(spent_until, now.into()).min(self.span(cost))
     }
 
-    /// Returns the start of the slot that ends at `due`.
-    pub(crate) fn before(&self, due: PreciseTime, cost: u64) -> PreciseTime {
+    /// Returns the start of the slot of a request of `cost` in a leaky bucket; the slot ends at `due`.
+    pub(crate) fn slot_start(&self, due: PreciseTime, cost: u64) -> PreciseTime {
         self.minus(due, self.span(cost))
     }
 
-    /// Returns the time at which a bucket of this rate is full if the same fraction of it is used, rounded up to a
-    /// part.
+    /// Converts the state of a bucket of rate `old`: the same fraction of this bucket is used, rounded up to a part.
     pub(crate) fn keep_fraction(
         &self,
         old: &Self,
         due: PreciseTime,
         now: Timestamp,
     ) -> PreciseTime {
-        let used = old.in_parts(old.minus(due, now.into()));
+        let used = old.parts_of(old.minus(due, now.into()));
         if used == 0 {
             return PreciseTime::default();
         }
         let used = rescale_up(used, old.fill_parts(), self.fill_parts());
-        self.add(now.into(), self.due_of(used))
+        self.add(now.into(), self.time_of(used))
     }
 
-    /// Returns the parts in which an empty bucket fills.
+    /// Returns the number of parts in which an empty bucket fills.
     ///
     /// For a limit of zero it is the window: such a bucket has no tokens, and still keeps the used fraction of a
     /// client, since its limit may be raised again.
     fn fill_parts(&self) -> u128 {
-        if self.capacity == 0 { u128::from(self.period) } else { self.in_parts(self.depth) }
+        if self.capacity == 0 { u128::from(self.period) } else { self.parts_of(self.depth) }
     }
 
-    /// Converts an instant to parts of this rate, rounded up to a part.
+    /// Converts an instant of rate `old` to the same instant in parts of this rate, rounded up to a part.
     pub(crate) fn keep_instant(&self, old: &Self, due: PreciseTime) -> PreciseTime {
         let parts = u128::from(due.parts) * u128::from(self.parts);
         let parts = parts.div_ceil(u128::from(old.parts));
-        self.add(PreciseTime { parts: 0, ..due }, self.due_of(parts))
+        self.add(PreciseTime { parts: 0, ..due }, self.time_of(parts))
     }
 
     /// Returns the time in which one token refills, rounded up to the next microsecond.
     pub(crate) fn interval(&self) -> Span {
-        self.one.ceil().since(Timestamp::EPOCH)
+        self.token_time.ceil().since(Timestamp::EPOCH)
     }
 }
 

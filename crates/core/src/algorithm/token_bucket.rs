@@ -91,7 +91,7 @@ impl Meter for TokenBucket {
 
     #[inline]
     fn spend(&self, level: &mut BucketLevel, now: Timestamp, cost: u64) -> RefundToken {
-        level.due = self.rate.after(level.due, now, cost);
+        level.due = self.rate.due_after(level.due, now, cost);
         self.latest_refund_token(level, now)
     }
 

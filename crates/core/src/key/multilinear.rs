@@ -1,25 +1,28 @@
 //! Multilinear hashing: fast, and provably without predictable collisions for an attacker without the key.
 //!
-//! Each 64-bit word of the input is multiplied by a random 128-bit number of its own; the upper half of
-//! the sum is the hash. For any two different inputs, chosen in any way without knowing the numbers, the
-//! two sums agree in those 64 bits with a probability of 2^-64, and two independent sums with 2^-128
-//! (strong universality, Lemire and Kaser). Hashes stay inside the process, so they reveal nothing about the numbers.
-//! In a shared store hashes are visible; there BLAKE3 computes them.
+//! Each 64-bit word of the input is multiplied by a secret 128-bit multiplier of its own. The upper 64 bits of the sum
+//! are one half of the hash. A second, independent set of multipliers gives the other half. Two different inputs that
+//! are chosen without the multipliers collide in one half with a probability of 2^-64, and in both with 2^-128 (strong
+//! universality, Lemire and Kaser).
+//!
+//! The proof requires that hashes stay secret, as they do inside a process. In a shared store they are visible, so
+//! BLAKE3 computes them there.
 
-/// A random pair of numbers for each of the first [`MAX_WORDS`] words.
+/// The secret multipliers of a process: a pair for each of [`MAX_WORDS`] words, one per half of the hash.
 #[derive(Clone)]
 pub(crate) struct Multilinear {
-    start: NumberPair,
-    numbers: Box<[NumberPair; MAX_WORDS]>,
+    /// The values at which the two sums start.
+    start: MultiplierPair,
+    multipliers: Box<[MultiplierPair; MAX_WORDS]>,
 }
 
-type NumberPair = (u128, u128);
+type MultiplierPair = (u128, u128);
 
 /// The longest input, in words of 64 bits.
 pub(crate) const MAX_WORDS: usize = 32;
 
 impl Multilinear {
-    /// Draws all numbers from a secret.
+    /// Derives all multipliers from a secret.
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
         let mut random = blake3::Hasher::new_keyed(secret).finalize_xof();
         let mut draw = || {
@@ -28,68 +31,70 @@ impl Multilinear {
             u128::from_le_bytes(bytes)
         };
         let start = (draw(), draw());
-        let mut numbers = Box::new([start; MAX_WORDS]);
-        for pair in numbers.iter_mut() {
+        let mut multipliers = Box::new([start; MAX_WORDS]);
+        for pair in multipliers.iter_mut() {
             *pair = (draw(), draw());
         }
-        Self { start, numbers }
+        Self { start, multipliers }
     }
 
-    /// Returns an empty sum.
+    /// Returns the sum of an input without words.
     #[inline]
     pub(crate) fn sum(&self) -> HashSum<'_> {
-        HashSum { sums: self.start, numbers: &self.numbers[..] }
+        HashSum { sums: self.start, multipliers: &self.multipliers[..] }
     }
 }
 
-/// The hash of the words so far.
+/// The two sums over the words so far, and the multipliers of the words to come.
 pub(crate) struct HashSum<'n> {
-    sums: NumberPair,
-    numbers: &'n [NumberPair],
+    sums: MultiplierPair,
+    multipliers: &'n [MultiplierPair],
 }
 
 impl HashSum<'_> {
     #[inline]
-    fn add(&mut self, number: &NumberPair, word: u64) {
+    fn add_word(&mut self, multiplier: &MultiplierPair, word: u64) {
         let word = u128::from(word);
-        self.sums.0 = self.sums.0.wrapping_add(number.0.wrapping_mul(word));
-        self.sums.1 = self.sums.1.wrapping_add(number.1.wrapping_mul(word));
+        self.sums.0 = self.sums.0.wrapping_add(multiplier.0.wrapping_mul(word));
+        self.sums.1 = self.sums.1.wrapping_add(multiplier.1.wrapping_mul(word));
     }
 
-    /// Adds a header and bytes; the last word is padded with zeros. The header is not zero and contains the number of
-    /// bytes. Returns `None` if the input is longer than [`MAX_WORDS`].
+    /// Adds a header and bytes; the last word is padded with zeros. The header must not be zero and must contain the
+    /// number of bytes: otherwise inputs that differ in trailing zeros or part boundaries would collide. Returns `None`
+    /// if the input is longer than [`MAX_WORDS`].
     #[inline]
-    pub(crate) fn part(&mut self, header: u64, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn add_part(&mut self, header: u64, bytes: &[u8]) -> Option<()> {
         let (whole, rest) = bytes.as_chunks::<8>();
         let words = 1 + whole.len() + usize::from(!rest.is_empty());
-        let (mine, left) = self.numbers.split_at_checked(words)?;
-        self.numbers = left;
-        let (first, mine) = mine.split_first()?;
-        self.add(first, header);
-        for (chunk, number) in whole.iter().zip(mine) {
-            self.add(number, u64::from_le_bytes(*chunk));
+        let (used, unused) = self.multipliers.split_at_checked(words)?;
+        self.multipliers = unused;
+        let (first, used) = used.split_first()?;
+        self.add_word(first, header);
+        for (chunk, multiplier) in whole.iter().zip(used) {
+            self.add_word(multiplier, u64::from_le_bytes(*chunk));
         }
         if !rest.is_empty() {
             let mut last = [0; 8];
             for (to, from) in last.iter_mut().zip(rest) {
                 *to = *from;
             }
-            self.add(mine.last()?, u64::from_le_bytes(last));
+            self.add_word(used.last()?, u64::from_le_bytes(last));
         }
         Some(())
     }
 
+    /// Returns the hash, one half from each sum.
     #[inline]
     pub(crate) fn finish(self) -> u128 {
-        let (one, other) = (scatter(self.sums.0), scatter(self.sums.1));
-        (u128::from(one) << 64) | u128::from(other)
+        let (high, low) = (mix(self.sums.0), mix(self.sums.1));
+        (u128::from(high) << 64) | u128::from(low)
     }
 }
 
-/// Returns the upper half with its bits mixed one-to-one. Sums of similar inputs form patterns, and a hash table needs
+/// Returns the upper half of a sum, mixed by a bijection. Sums of similar inputs form patterns, and a hash table needs
 /// an even distribution.
 #[inline]
-fn scatter(sum: u128) -> u64 {
+fn mix(sum: u128) -> u64 {
     let mut bits = u64::try_from(sum >> 64).unwrap_or(0);
     bits ^= bits >> 32;
     bits = bits.wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -107,7 +112,7 @@ mod tests {
         let multilinear = Multilinear::new(&[secret; 32]);
         let mut sum = multilinear.sum();
         for part in parts {
-            sum.part(part.len() as u64 + 1, part)?;
+            sum.add_part(part.len() as u64 + 1, part)?;
         }
         Some(sum.finish())
     }
@@ -115,19 +120,19 @@ mod tests {
     #[test]
     fn similar_inputs_spread_over_both_halves() {
         let multilinear = Multilinear::new(&[3; 32]);
-        let (mut whole, mut shards, mut places) = (HashSet::new(), [0u32; 256], [0u32; 256]);
+        let (mut whole, mut shards, mut slots) = (HashSet::new(), [0u32; 256], [0u32; 256]);
         const INPUTS: u64 = 100_000;
         for number in 0..INPUTS {
             let mut sum = multilinear.sum();
-            sum.part(1, format!("client {number}").as_bytes()).unwrap();
+            sum.add_part(1, format!("client {number}").as_bytes()).unwrap();
             let hash = sum.finish();
             whole.insert(hash);
             shards[(hash >> 120) as usize] += 1;
-            places[((hash >> 56) & 0xff) as usize] += 1;
+            slots[((hash >> 56) & 0xff) as usize] += 1;
         }
         assert_eq!(whole.len() as u64, INPUTS);
         // 390 are expected in each; six standard deviations are 119.
-        for count in shards.iter().chain(&places) {
+        for count in shards.iter().chain(&slots) {
             assert!((271..510).contains(count), "{count} of {INPUTS} in one of 256");
         }
     }

@@ -12,23 +12,23 @@ use crate::time::{Span, Timestamp};
 pub struct UsageReport {
     /// The id of the lease.
     pub id: LeaseId,
-    /// The tokens spent of it so far, in all.
+    /// The total of tokens that were spent from it so far.
     pub spent: u64,
-    /// Set if no more is spent of it: its rest is free again.
+    /// Set if nothing more will be spent from it: its unspent tokens are released.
     pub closed: bool,
 }
 
 /// Usage that a node admitted without a request to the store.
 ///
-/// A node reports running totals under an id, and the store records beside the state how much was reported under it:
-/// usage that is reported again, because a reply was lost, counts once. The proof that this is enough is in
+/// A node reports running totals under an id. Beside the state, the store records the total that was reported under the
+/// id. Usage that is reported twice, because a reply was lost, therefore counts once. The proof is in
 /// `docs/decisions/0013-synced-split-and-shards.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreportedUsage {
-    /// The time of the last admission, by the store's clock: it counts in that window, unless it is later than now.
-    /// A bucket counts it now.
+    /// The time of the last admission, by the store's clock. A window limit counts the usage in the window of this time,
+    /// or of the store's current time if that is earlier. A bucket counts it at the store's current time.
     pub at: Timestamp,
-    /// The total by then, of all that is reported under one id.
+    /// The running total under the id, up to this time.
     pub total: u64,
 }
 
@@ -39,15 +39,15 @@ pub struct LeaseRequest {
     pub cost: u64,
     /// The most tokens to lease; 0 for none.
     pub requested: u64,
-    /// The id of that lease, or of the unreported usage.
+    /// The id of the new lease, or the id under which the unreported usage is recorded.
     pub id: LeaseId,
-    /// Usage that the node admitted on its own, as running totals, oldest first. Usage reported under the same id
-    /// before counts once. A request with unreported usage gets no lease.
+    /// Usage that the node admitted without the store, as running totals, oldest first. The part that was reported
+    /// before under the same id is not counted again. A request with unreported usage gets no lease.
     pub unreported: SmallVec<[UnreportedUsage; 1]>,
     /// The usage of earlier leases.
     pub reports: SmallVec<[UsageReport; 2]>,
-    /// The lifetime of the lease, without the margin, or of the record of reported usage; at most
-    /// [`Lease::MAX_TTL`].
+    /// The time for which the node may use the lease, without the [`clock_margin`]; or the lifetime of the record of
+    /// reported usage. At most [`Lease::MAX_TTL`].
     pub ttl: Span,
     /// The number of nodes, as far as this node knows.
     pub fleet_size: u64,
@@ -56,12 +56,12 @@ pub struct LeaseRequest {
 /// The reply to a lease request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseGrant {
-    /// The outcome of the cost; a peek for a cost of 0. Leases of other nodes count as spent in it, the new lease
-    /// does not yet. Its waits are estimates, since a lease may be released.
+    /// The outcome of the check; a peek for a cost of 0. Existing leases count as spent in it, the new lease does not.
+    /// Its waits are estimates, since a lease may be released.
     pub outcome: Outcome,
     /// The number of tokens that are leased to the node now; 0 for none.
     pub granted: u64,
-    /// The time for which it may use them, from the moment of the request.
+    /// The time for which the node may use them, from the moment at which it sent the request.
     pub ttl: Span,
     /// The state of the client afterwards; `None` if the limit does not [support leases](Limit::supports_leases).
     pub snapshot: Option<StateSnapshot>,
@@ -70,12 +70,12 @@ pub struct LeaseGrant {
 /// The state of a client in the store at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSnapshot {
-    /// The client's own time. For windows it stays at the start of the latest one that was counted in while the
-    /// store's clock is behind that.
+    /// The time of the state. It equals `clock`, unless the clock was set back to before the latest counted window: then
+    /// it is the start of that window.
     pub at: Timestamp,
     /// The store's clock. It can be set back.
     pub clock: Timestamp,
-    /// The state at that time.
+    /// The state at `at`.
     pub state: State,
 }
 
@@ -129,14 +129,14 @@ impl Limit {
             state: &mut M::State,
             leases: &LeaseSet,
         ) -> Timestamp {
-            let mut over = Timestamp::EPOCH;
-            // In the order in which they will be counted, which is not the order of their ends.
+            let mut leases_end = Timestamp::EPOCH;
+            // In the order in which a store counts them, oldest first, which is not the order of their ends.
             for lease in leases.iter() {
-                over = over.max(lease.until);
+                leases_end = leases_end.max(lease.until);
                 meter.advance(state, lease.last_use());
                 meter.force_spend(state, lease.last_use(), lease.unspent(meter.capacity()));
             }
-            meter.expires_at(state).max(over)
+            meter.expires_at(state).max(leases_end)
         }
         let mut state = state.clone();
         match self {
@@ -156,6 +156,7 @@ impl Limit {
     }
 }
 
+/// Applies a request to the state of one algorithm, see [`Limit::apply_lease_request`].
 fn apply<M: LeasableAlgorithm>(
     meter: &M,
     state: &mut M::State,
@@ -170,10 +171,10 @@ fn apply<M: LeasableAlgorithm>(
         let new = leases.apply_report(report, capacity);
         meter.force_spend(state, own_now, new);
     }
-    // A cost fits if it would after all leases were spent.
-    let mut spent = state.clone();
-    meter.force_spend(&mut spent, own_now, leases.reserved(capacity));
-    let mut outcome = meter.charge(&mut spent, now, request.cost);
+    // The cost must fit even if all leases are spent.
+    let mut with_leases = state.clone();
+    meter.force_spend(&mut with_leases, own_now, leases.reserved(capacity));
+    let mut outcome = meter.charge(&mut with_leases, now, request.cost);
     if let Verdict::Allow { refund_token: Some(refund_token), .. } = &mut outcome.verdict {
         *refund_token = meter.spend(state, own_now, request.cost);
     }
@@ -183,7 +184,7 @@ fn apply<M: LeasableAlgorithm>(
     LeaseGrant { outcome, granted, ttl, snapshot }
 }
 
-/// Counts the usage that was not reported before, and records the total.
+/// Counts the part of the usage that was not reported before, and records the total under the id.
 fn count_unreported<M: LeasableAlgorithm>(
     meter: &M,
     state: &mut M::State,
@@ -194,14 +195,14 @@ fn count_unreported<M: LeasableAlgorithm>(
     if request.unreported.is_empty() {
         return;
     }
-    let mut known = leases.get(request.id).map_or(0, |mark| mark.spent);
+    let mut counted = leases.get(request.id).map_or(0, |mark| mark.spent);
     for usage in &request.unreported {
         let total = usage.total.min(meter.countable());
-        meter.count(state, now, usage.at.min(now), total.saturating_sub(known));
-        known = known.max(total);
+        meter.count(state, now, usage.at.min(now), total.saturating_sub(counted));
+        counted = counted.max(total);
     }
     let until = now + request.ttl.min(Lease::MAX_TTL);
-    leases.mark(Lease { id: request.id, amount: known, spent: known, until });
+    leases.mark(Lease { id: request.id, amount: counted, spent: counted, until });
 }
 
 /// Leases a part of the free tokens. Returns their number, and the time for which they may be used.
@@ -210,26 +211,26 @@ fn grant(
     leases: &mut LeaseSet,
     free: u64,
     now: Timestamp,
-    ends: Option<Timestamp>,
+    max_end: Option<Timestamp>,
 ) -> (u64, Span) {
-    const NOTHING: (u64, Span) = (0, Span::ZERO);
+    const NO_LEASE: (u64, Span) = (0, Span::ZERO);
     if request.requested == 0 || !request.unreported.is_empty() {
-        return NOTHING;
+        return NO_LEASE;
     }
     let ttl = request.ttl.min(Lease::MAX_TTL);
-    if let Some(known) = leases.get(request.id) {
-        if known.is_mark() {
-            return NOTHING;
+    if let Some(existing) = leases.get(request.id) {
+        if existing.is_mark() {
+            return NO_LEASE;
         }
-        // Requested twice: both replies are for the same lease and the same end.
-        return (known.amount, ttl.min(usable_ttl(known.until.since(now))));
+        // A repeated request: its reply is for the same lease, with the same end.
+        return (existing.amount, ttl.min(usable_ttl(existing.until.since(now))));
     }
-    let ttl = ends.map_or(ttl, |end| ttl.min(usable_ttl(end.since(now))));
+    let ttl = max_end.map_or(ttl, |end| ttl.min(usable_ttl(end.since(now))));
     let amount = grant_size(request.requested, free, request.fleet_size);
     if amount == 0 || ttl.is_zero() {
-        return NOTHING;
+        return NO_LEASE;
     }
     let until = now + ttl + clock_margin(ttl);
     let added = leases.add(Lease { id: request.id, amount, spent: 0, until });
-    if added { (amount, ttl) } else { NOTHING }
+    if added { (amount, ttl) } else { NO_LEASE }
 }
