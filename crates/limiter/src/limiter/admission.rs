@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
 /// An admitted request that may have to wait in the queue of a leaky bucket. The default has no charges and
-/// no wait, and belongs to a denied request.
+/// no wait; a denied request has it.
 ///
 /// If it is dropped before [`start`](Self::start), the admission is undone: slots in flight are released
 /// and charges are refunded. A place in the queue of a leaky bucket is freed only if it is the last. The
@@ -21,7 +21,7 @@ use crate::store::memory::MemoryStore;
 #[must_use = "an admission that is dropped is undone"]
 pub struct Admission<S: Store = MemoryStore> {
     guard: SlotGuard<S>,
-    /// The other charges; `None` if there are none.
+    /// The charges other than slots in flight; `None` if there are none.
     charges: Option<AdmissionCharges<S>>,
     /// The end of the wait, and its clock; `None` without a wait.
     ready_at: Option<(Timestamp, Clock)>,
@@ -110,7 +110,8 @@ impl<S: Store> Drop for Admission<S> {
                     .map(|coordinator| coordinator.roll_back(&store, local_charges))
                     .unwrap_or_default(),
             );
-            // One call for all. If there are no other charges, the guard itself releases the slots.
+            // One call refunds the charges and releases the slots. Without charges, the drop of `guard` releases
+            // the slots.
             refunds.append(&mut self.guard.take_slots());
             if !refunds.is_empty() {
                 store.refund_detached(refunds);

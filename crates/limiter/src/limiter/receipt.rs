@@ -10,6 +10,7 @@ use crate::store::{Refund, Store};
 /// The charges of one request, for a refund.
 #[derive(Clone, Debug, Default)]
 pub struct Receipt {
+    /// The refunds of the charges that the store made.
     pub(crate) refunds: SmallVec<[Refund; 2]>,
     /// The charges that this node made without the store.
     pub(crate) local_charges: LocalCharges,
@@ -47,7 +48,7 @@ impl Receipt {
     }
 }
 
-/// Makes a receipt from charges that the caller stored.
+/// Makes a receipt from refunds that the caller kept, such as those of [`Receipt::slots`].
 impl FromIterator<Refund> for Receipt {
     fn from_iter<I: IntoIterator<Item = Refund>>(refunds: I) -> Self {
         Self { refunds: refunds.into_iter().collect(), ..Self::default() }

@@ -1,4 +1,4 @@
-//! Entries of the tables: 24 bytes for the state of most token buckets, more for all others.
+//! Entries of the tables: compact ones of 24 bytes for most token buckets, and full ones for all other states.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tidegate_core::{Key, Limit, State, Timestamp};
 
 use super::table::TableEntry;
 
-/// A token bucket in 24 bytes: the key, the number of the limit, and the instant at which it is full.
+/// A token bucket in 24 bytes: the key, the number of the limit, and the instant at which the bucket is full.
 ///
 /// The upper 12 of the key's 128 bits select the shard, so the entry omits them. It stores the number of
 /// the limit in their place; 0 means a vacant slot.
@@ -19,37 +19,38 @@ pub(crate) struct CompactEntry {
     pub(crate) due: u64,
 }
 
-/// The number of limits that compact entries can refer to.
+/// The number of limits that compact entries can refer to. Of the 12-bit numbers, 0 and [`MOVED_OUT`] are reserved.
 pub(crate) const MAX_NUMBERED_LIMITS: usize = (1 << 12) - 2;
 /// Replaces the number of the limit while a hot key has the state of this entry.
 const MOVED_OUT: u16 = (1 << 12) - 1;
-const TAG_BITS: u32 = 52;
-const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
+/// Bits of the key in a tag; the number of the limit is above them.
+const TAG_KEY_BITS: u32 = 52;
+const TAG_KEY_MASK: u64 = (1 << TAG_KEY_BITS) - 1;
 
 impl CompactEntry {
-    pub(crate) fn new(key: Key, limit: u16, due: u64) -> Self {
-        let tag = (u64::from(limit) << TAG_BITS) | (high_half(key) & TAG_MASK);
+    pub(crate) fn new(key: Key, limit_number: u16, due: u64) -> Self {
+        let tag = (u64::from(limit_number) << TAG_KEY_BITS) | (high_half(key) & TAG_KEY_MASK);
         Self { tag, low_half: low_half(key), due }
     }
 
-    /// Returns the entry that keeps the slot while the state is moved out.
+    /// Returns the entry that occupies the slot while a hot key has the state.
     pub(crate) fn moved_out(self) -> Self {
-        Self { tag: (u64::from(MOVED_OUT) << TAG_BITS) | (self.tag & TAG_MASK), ..self }
+        Self { tag: (u64::from(MOVED_OUT) << TAG_KEY_BITS) | (self.tag & TAG_KEY_MASK), ..self }
     }
 
     pub(crate) fn is_moved_out(&self) -> bool {
-        self.limit() == MOVED_OUT
+        self.limit_number() == MOVED_OUT
     }
 
     #[inline]
-    pub(crate) fn limit(&self) -> u16 {
-        (self.tag >> TAG_BITS) as u16
+    pub(crate) fn limit_number(&self) -> u16 {
+        (self.tag >> TAG_KEY_BITS) as u16
     }
 
     #[inline]
-    pub(crate) fn is(&self, key: Key) -> bool {
+    pub(crate) fn has_key(&self, key: Key) -> bool {
         self.low_half == low_half(key)
-            && (self.tag & TAG_MASK) == (high_half(key) & TAG_MASK)
+            && (self.tag & TAG_KEY_MASK) == (high_half(key) & TAG_KEY_MASK)
             && !self.is_vacant()
     }
 }
@@ -61,7 +62,7 @@ impl TableEntry for CompactEntry {
 
     #[inline]
     fn is_vacant(&self) -> bool {
-        self.tag >> TAG_BITS == 0
+        self.tag >> TAG_KEY_BITS == 0
     }
 
     #[inline]
@@ -85,16 +86,16 @@ impl FullEntry {
         Self { key, expires_at, content: Some((limit, state)) }
     }
 
-    pub(crate) fn is(&self, key: Key) -> bool {
+    pub(crate) fn has_key(&self, key: Key) -> bool {
         self.key == key && self.content.is_some()
     }
 
-    /// Returns the instant from which on the state equals a fresh one.
+    /// Returns the instant from which on the state equals a fresh one, so that the entry can be removed.
     pub(crate) fn expires_at(&self) -> Timestamp {
         self.expires_at
     }
 
-    /// Runs `work` on the state, migrated to `limit` first if it was under another.
+    /// Runs `work` on the state. A state of another limit is migrated to `limit` first. Returns `None` for a vacant entry.
     pub(crate) fn update<R>(
         &mut self,
         limit: &Arc<Limit>,
@@ -111,7 +112,7 @@ impl FullEntry {
         Some(result)
     }
 
-    /// Runs `work` on the state and its current limit.
+    /// Runs `work` on the state under its current limit. Returns `None` for a vacant entry.
     pub(crate) fn update_existing<R>(
         &mut self,
         work: impl FnOnce(&Limit, &mut State) -> R,
@@ -163,13 +164,13 @@ mod tests {
     proptest! {
         #[test]
         fn compact_entry_matches_only_its_key_and_returns_its_limit(key: u128, limit in 1u16..4096, due: u64) {
-            let slot = CompactEntry::new(Key::from_u128(key), limit, due);
-            prop_assert!(slot.is(Key::from_u128(key)) && !slot.is_vacant());
-            prop_assert_eq!((slot.limit(), slot.due), (limit, due));
-            prop_assert!(slot.moved_out().is(Key::from_u128(key)) && slot.moved_out().is_moved_out());
-            prop_assert_eq!(slot.is_moved_out(), limit == 4095);
+            let entry = CompactEntry::new(Key::from_u128(key), limit, due);
+            prop_assert!(entry.has_key(Key::from_u128(key)) && !entry.is_vacant());
+            prop_assert_eq!((entry.limit_number(), entry.due), (limit, due));
+            prop_assert!(entry.moved_out().has_key(Key::from_u128(key)) && entry.moved_out().is_moved_out());
+            prop_assert_eq!(entry.is_moved_out(), limit == 4095);
             for bit in 0..116 {
-                prop_assert!(!slot.is(Key::from_u128(key ^ (1 << bit))));
+                prop_assert!(!entry.has_key(Key::from_u128(key ^ (1 << bit))));
             }
         }
     }

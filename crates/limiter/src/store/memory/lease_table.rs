@@ -1,6 +1,6 @@
-//! The leases of keys, beside their states.
+//! The leases of keys.
 //!
-//! In a table of its own: few clients have leases, and the states of all others stay small.
+//! They are in a separate table, because few clients have leases: an entry of a shard stays small without them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use super::MemoryStore;
 use super::shard::ShardFull;
 use crate::store::StoreError;
 
-/// The leases of keys.
+/// The leases of all keys, behind one lock.
 #[derive(Default)]
 pub(crate) struct LeaseTable(Mutex<LeaseTableState>);
 
 #[derive(Default)]
 struct LeaseTableState {
-    /// The leases of a key, and the instant from which on they have no effect.
+    /// The leases of a key, and the instant from which on they and the state have no effect.
     leases: HashMap<Key, (LeaseSet, Timestamp)>,
-    /// The number of keys after the last removal of expired ones.
+    /// The number of keys that the last sweep, a removal of expired ones, left.
     keys_after_sweep: usize,
 }
 
 impl LeaseTableState {
-    /// Below twice this many keys, expired ones are not removed.
+    /// A table with fewer than twice this many keys is not swept.
     const MIN_KEYS_TO_SWEEP: usize = 1_024;
 
-    /// Stores the leases of a key, unless there are none. Removes expired ones when the table has doubled.
+    /// Stores the leases of a key, unless there are none. Sweeps the table first if it has doubled since the last sweep.
     fn insert(&mut self, key: Key, leases: LeaseSet, settled_at: Timestamp, now: Timestamp) {
         if leases.is_empty() {
             return;
@@ -54,7 +54,7 @@ impl MemoryStore {
         request: &LeaseRequest,
     ) -> Result<LeaseGrant, StoreError> {
         let now = self.clock.now();
-        // Locked during the whole call, so that no two requests use the same leases.
+        // Locked during the whole call: the leases of the key are taken out, and another request must not miss them.
         let mut table = self.lease_table.0.lock();
         let mut leases = table.leases.remove(&key).map(|(leases, _)| leases).unwrap_or_default();
         let (shard_index, mut shard) = self.lock_shard(key);
@@ -62,7 +62,8 @@ impl MemoryStore {
             let grant = limit.apply_lease_request(state, &mut leases, now, request);
             (grant, limit.settled_at(state, &leases))
         };
-        let applied = shard.update(&self.shared, key, limit, now, false, work);
+        let exempt_from_capacity = false;
+        let applied = shard.update(&self.shared, key, limit, now, exempt_from_capacity, work);
         self.hints[shard_index].update(&shard);
         match applied {
             Ok((grant, settled_at)) => {
@@ -70,7 +71,7 @@ impl MemoryStore {
                 Ok(grant)
             }
             Err(ShardFull) => {
-                // The key has no entry, so its state is a fresh one. Its leases may still count.
+                // The key has no entry, so its state is fresh. Its leases are put back, since they may still count.
                 let settled_at = limit.settled_at(&limit.fresh(), &leases);
                 table.insert(key, leases, settled_at, now);
                 let reason = "no room for another key".into();

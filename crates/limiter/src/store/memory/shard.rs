@@ -77,7 +77,7 @@ impl StoreShared {
 
     /// Returns the limit of a compact entry, and its state in the exact form.
     fn expand(&self, entry: &CompactEntry) -> Option<(Limit, State)> {
-        let bucket = self.limit(entry.limit())?;
+        let bucket = self.limit(entry.limit_number())?;
         let level = bucket.flat()?.level(entry.due, self.base);
         Some((Limit::TokenBucket(*bucket), State::Tokens(level)))
     }
@@ -96,7 +96,7 @@ impl StoreShared {
         if entry.is_moved_out() {
             return Timestamp::from_micros(u64::MAX - EXPIRY_GRACE.as_micros());
         }
-        let flat = self.limit(entry.limit()).and_then(TokenBucket::flat);
+        let flat = self.limit(entry.limit_number()).and_then(TokenBucket::flat);
         flat.map_or(Timestamp::EPOCH, |flat| flat.expires_at(entry.due, self.base))
     }
 }
@@ -145,9 +145,9 @@ impl StoreShard {
         key: Key,
         bucket: &TokenBucket,
     ) -> Option<&mut u64> {
-        let index = self.compact.find(low_half(key), |entry| entry.is(key))?;
+        let index = self.compact.find(low_half(key), |entry| entry.has_key(key))?;
         let entry = self.compact.at(index);
-        let same = shared.limit(entry.limit())?.quota() == bucket.quota();
+        let same = shared.limit(entry.limit_number())?.quota() == bucket.quota();
         same.then_some(&mut entry.due)
     }
 
@@ -160,7 +160,7 @@ impl StoreShard {
         bucket: &TokenBucket,
     ) -> Option<CompactEntry> {
         self.compact_state(shared, key, bucket)?;
-        let index = self.compact.find(low_half(key), |entry| entry.is(key))?;
+        let index = self.compact.find(low_half(key), |entry| entry.has_key(key))?;
         let entry = self.compact.at(index);
         let state = *entry;
         *entry = state.moved_out();
@@ -169,13 +169,13 @@ impl StoreShard {
 
     /// Returns whether the state of a key is moved out.
     pub(crate) fn is_moved_out(&mut self, key: Key) -> bool {
-        let index = self.compact.find(low_half(key), |entry| entry.is(key));
+        let index = self.compact.find(low_half(key), |entry| entry.has_key(key));
         index.is_some_and(|index| self.compact.at(index).is_moved_out())
     }
 
     /// Returns an entry to its slot after [`move_out`](Self::move_out).
     pub(crate) fn move_back(&mut self, key: Key, entry: CompactEntry) {
-        if let Some(index) = self.compact.find(low_half(key), |entry| entry.is(key)) {
+        if let Some(index) = self.compact.find(low_half(key), |entry| entry.has_key(key)) {
             *self.compact.at(index) = entry;
             // The entry may have expired, and the last sweep did not include its expiry.
             self.next_expiry = Timestamp::EPOCH;
@@ -201,7 +201,7 @@ impl StoreShard {
         if let Some(entry) = self.full_entry(key) {
             return entry.update(limit, now, work).ok_or(ShardFull);
         }
-        let mut state = match self.compact.find(low_half(key), |entry| entry.is(key)) {
+        let mut state = match self.compact.find(low_half(key), |entry| entry.has_key(key)) {
             Some(index) => {
                 let entry = self.compact.remove(index);
                 match shared.expand(&entry) {
@@ -229,7 +229,7 @@ impl StoreShard {
         if let Some(entry) = self.full_entry(key) {
             return entry.update_existing(work);
         }
-        let index = self.compact.find(low_half(key), |entry| entry.is(key))?;
+        let index = self.compact.find(low_half(key), |entry| entry.has_key(key))?;
         let (limit, mut state) = shared.expand(self.compact.at(index))?;
         let result = work(&limit, &mut state);
         self.compact.remove(index);
@@ -262,11 +262,11 @@ impl StoreShard {
 
     /// Removes the entry of a key.
     pub(crate) fn remove(&mut self, key: Key) {
-        if let Some(index) = self.compact.find(low_half(key), |entry| entry.is(key)) {
+        if let Some(index) = self.compact.find(low_half(key), |entry| entry.has_key(key)) {
             self.compact.remove(index);
         }
         if let Some(full) = &mut self.full
-            && let Some(index) = full.find(low_half(key), |entry| entry.is(key))
+            && let Some(index) = full.find(low_half(key), |entry| entry.has_key(key))
         {
             full.remove(index);
         }
@@ -274,7 +274,7 @@ impl StoreShard {
 
     fn full_entry(&mut self, key: Key) -> Option<&mut FullEntry> {
         let full = self.full.as_mut()?;
-        let index = full.find(low_half(key), |entry| entry.is(key))?;
+        let index = full.find(low_half(key), |entry| entry.has_key(key))?;
         Some(full.at(index))
     }
 
