@@ -1,7 +1,10 @@
 //! The block list of a fleet: a subject that one node blocks is blocked by every node within a second.
 //!
-//! Changes are published at once and fetched several times a second, only those since the version that
-//! a node has. Nodes restore the list in a Redis that lost it.
+//! A node publishes its changes at once. Every [`FETCH_INTERVAL`] it fetches the changes since the version that it has.
+//! If Redis loses the list, the nodes restore it.
+//!
+//! `blocks.lua` describes the stored form: records, versions, and the *life* of the list. A list that Redis lost, and
+//! that is written again, has another life.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -22,20 +25,21 @@ use tidegate_limiter::store::StoreError;
 
 /// Time between two fetches of changes by other nodes.
 const FETCH_INTERVAL: Duration = Duration::from_millis(250);
-/// Changes that one call publishes at most.
+/// Most changes that one call publishes.
 const MAX_CHANGES_PER_CALL: usize = 500;
-/// The beginning of the fields of penalties, as in the script.
-const PENALTY: &str = "#penalty ";
+/// Prefix of the fields of penalties, the same as in the script.
+const PENALTY_PREFIX: &str = "#penalty ";
 
 impl RedisStore {
-    /// Shares a block list with every node that shares this Redis, as long as this store is there.
+    /// Shares a block list with every node that uses this Redis, until this store is dropped.
     pub fn share_blocks(&self, list: &Arc<BlockList>) {
         let (store, list) = (Arc::downgrade(&self.inner), Arc::clone(list));
-        self.inner.shared.spawn(keep_sharing(store, list));
+        self.inner.shared.spawn(share_until_dropped(store, list));
     }
 }
 
-async fn keep_sharing(store: Weak<StoreInner>, list: Arc<BlockList>) {
+/// Exchanges changes with Redis until the store is dropped.
+async fn share_until_dropped(store: Weak<StoreInner>, list: Arc<BlockList>) {
     let feed = list.share();
     let mut mirror = BlockListMirror::default();
     loop {
@@ -43,58 +47,69 @@ async fn keep_sharing(store: Weak<StoreInner>, list: Arc<BlockList>) {
         let more = match mirror.exchange(&store, &list, &feed).await {
             Ok(more) => more,
             Err(error) => {
-                tracing::debug!(%error, "block list not exchanged, trying on");
+                tracing::debug!(%error, "cannot exchange the block list with Redis, retrying");
                 false
             }
         };
         drop(store);
         if !more {
-            // News of our own go out at once, news of others come by the clock.
+            // Changes of this node are published at once, those of other nodes are fetched at intervals.
             let _ = timeout(FETCH_INTERVAL, feed.changed()).await;
+            // After a failure, pending changes would end the wait at once.
             if mirror.failed {
-                pause().await;
+                retry_pause().await;
             }
         }
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "a store that fails is asked again at its own pace")]
-async fn pause() {
+#[allow(clippy::disallowed_methods, reason = "the retry interval after a failed exchange")]
+async fn retry_pause() {
     tokio::time::sleep(FETCH_INTERVAL).await;
 }
 
-/// The records of Redis, as far as this node has fetched them.
+/// A copy of the records in Redis, up to the version that this node has fetched.
 #[derive(Default)]
 struct BlockListMirror {
-    /// The life of the list that the version belongs to; a Redis that lost the list begins another.
+    /// The life of the list that `version` belongs to; empty before the first fetch.
     life: String,
     version: u64,
-    /// The floor of the list when the records were fetched.
+    /// The floor of the list when the records were fetched: the highest version of an unblock that Redis has deleted.
     floor: u64,
-    /// By field.
+    /// The records by their field in Redis.
     records: HashMap<String, BlockRecord>,
-    /// The records of an earlier life that are not restored yet, and the version that they reached.
-    lost: (Vec<Change>, u64),
+    to_restore: LostRecords,
+    /// Set if the last exchange failed.
     failed: bool,
 }
 
+/// The records of an earlier life that this node had fetched, until they are restored.
+#[derive(Clone, Default)]
+struct LostRecords {
+    changes: Vec<Change>,
+    /// The version of the earlier life up to which they were fetched.
+    version: u64,
+}
+
+/// The newest change of a field.
 struct BlockRecord {
     change: Change,
-    /// The time after which it has no effect.
+    /// The time from which on the change has no effect.
     until: Timestamp,
 }
 
-/// The head of a reply.
+/// The state of the list in Redis, from a reply.
 struct ListHead {
-    /// `true` if Redis lost the records that this node had fetched.
+    /// Set if Redis lost the records that this node had fetched.
     lost: bool,
+    /// The latest version of the list.
     latest: u64,
-    /// The version up to which the list has been restored in this life.
+    /// The version of earlier lives up to which nodes have restored the list in this life.
     restored: u64,
 }
 
 impl BlockListMirror {
-    /// Publishes what changed here, and takes in what changed elsewhere. Whether there is more.
+    /// Publishes changes of this node, and fetches those of others. Returns whether there are more of either.
     async fn exchange(
         &mut self,
         store: &StoreInner,
@@ -110,11 +125,11 @@ impl BlockListMirror {
             feed.republish();
         }
         feed.published(&changes, head.latest);
-        if !self.lost.0.is_empty() {
+        if !self.to_restore.changes.is_empty() {
             head.latest = self.restore(store, &head, now).await?;
         }
         self.records.retain(|_, record| now < record.until);
-        let restored = self.lost.0.is_empty();
+        let restored = self.to_restore.changes.is_empty();
         if restored && self.version >= head.latest {
             let newest = self.records.values().map(|record| record.change.clone()).collect();
             list.replace_all(self.version, newest, now);
@@ -123,10 +138,10 @@ impl BlockListMirror {
         Ok(lost || !restored || self.version < head.latest || changes.len() == MAX_CHANGES_PER_CALL)
     }
 
-    /// Gives the records of an earlier life back to Redis, unless a node has that had seen as much of it or more:
-    /// it knew of every change that this node does, and of unblocks that this one may have missed.
+    /// Restores the records of an earlier life, and returns the latest version.
     ///
-    /// Returns the latest version.
+    /// Does nothing if a node has restored that life up to the same or a later version: that node had every change that
+    /// this one has, and may have had unblocks that this one missed.
     async fn restore(
         &mut self,
         store: &StoreInner,
@@ -134,25 +149,27 @@ impl BlockListMirror {
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         let mut latest = head.latest;
-        let (changes, version) = self.lost.clone();
+        let LostRecords { changes, version } = self.to_restore.clone();
         if version > head.restored {
             tracing::warn!(changes = changes.len(), "redis lost the block list, restoring it");
             let parts = changes.len().div_ceil(MAX_CHANGES_PER_CALL);
+            // Only the last part reports the version as restored.
             for (part, changes) in (1..).zip(changes.chunks(MAX_CHANGES_PER_CALL)) {
                 let restored = if part == parts { version } else { 0 };
                 let head = self.call(store, changes, restored, now).await?;
                 latest = head.latest;
                 if head.lost {
-                    // Lost again meanwhile: all of it once more.
+                    // Redis lost the list again: the next exchange restores everything once more.
                     return Ok(latest);
                 }
             }
         }
-        self.lost = (Vec::new(), 0);
+        self.to_restore = LostRecords::default();
         Ok(latest)
     }
 
-    /// One call.
+    /// Calls the script: publishes `changes`, fetches the records that follow, and applies them to this copy. `restored`
+    /// is the version up to which this node has restored the list, or 0.
     async fn call(
         &mut self,
         store: &StoreInner,
@@ -160,7 +177,7 @@ impl BlockListMirror {
         restored: u64,
         now: Timestamp,
     ) -> Result<ListHead, StoreError> {
-        // The braces keep all of them in one slot of a cluster.
+        // The braces place all keys in one slot of a cluster.
         let name = store.shared.fleet_key("{blocks}");
         let keys = [
             name.clone(),
@@ -176,12 +193,12 @@ impl BlockListMirror {
             random_name().into(),
             restored.to_string().into(),
         ];
-        arguments.extend(changes.iter().flat_map(described));
+        arguments.extend(changes.iter().flat_map(encode_change));
         let script = &store.shared.scripts.blocks;
         let call = ScriptCall { script, keys: &keys, arguments: &arguments };
-        let answer: Vec<Vec<u8>> = node.call(call).await?;
-        let text = |place: usize| answer.get(place).and_then(|text| std::str::from_utf8(text).ok());
-        let number = |place: usize| text(place).and_then(|text| text.parse().ok());
+        let reply: Vec<Vec<u8>> = node.call(call).await?;
+        let text = |index: usize| reply.get(index).and_then(|text| std::str::from_utf8(text).ok());
+        let number = |index: usize| text(index).and_then(|text| text.parse().ok());
         let numbers = (number(1), number(2), number(3), number(4), number(5));
         let (Some(life), (Some(since), Some(reached), Some(latest), Some(floor), Some(restored))) =
             (text(0), numbers)
@@ -192,30 +209,32 @@ impl BlockListMirror {
             });
         };
         let lost = life != self.life && !self.life.is_empty();
+        // The records that follow are the whole list.
         if since == 0 {
             let records = std::mem::take(&mut self.records);
             if lost {
-                self.lost.0.extend(records.into_values().map(|record| record.change));
-                self.lost.1 = self.lost.1.max(self.version);
+                self.to_restore.changes.extend(records.into_values().map(|record| record.change));
+                self.to_restore.version = self.to_restore.version.max(self.version);
             }
         }
         (self.life, self.version, self.floor) = (life.to_owned(), reached, floor);
-        for record in answer.get(6..).unwrap_or_default().chunks_exact(2) {
-            self.take_in(&String::from_utf8_lossy(&record[0]), &record[1], now);
+        for record in reply.get(6..).unwrap_or_default().chunks_exact(2) {
+            self.apply(&String::from_utf8_lossy(&record[0]), &record[1], now);
         }
         Ok(ListHead { lost, latest, restored })
     }
 
-    fn take_in(&mut self, field: &str, record: &[u8], now: Timestamp) {
-        let Some(record) = read(record, now) else {
-            // Of a release that writes more than this one can read.
+    /// Applies a fetched record to this copy.
+    fn apply(&mut self, field: &str, record: &[u8], now: Timestamp) {
+        let Some(record) = parse_record(record, now) else {
+            // A later release wrote a record that this one can't parse.
             self.records.remove(field);
             return;
         };
         let stamp = record.change.stamp;
         if !record.change.is_penalty() {
-            // As in Redis: an operator's change ends the penalties before it.
-            let penalty = format!("{PENALTY}{field}");
+            // As in the script: an operator's change ends an earlier penalty.
+            let penalty = format!("{PENALTY_PREFIX}{field}");
             if self.records.get(&penalty).is_some_and(|penalty| penalty.change.stamp < stamp) {
                 self.records.remove(&penalty);
             }
@@ -224,9 +243,9 @@ impl BlockListMirror {
     }
 }
 
-/// Reads a record: a stamp and an entry, which was over at the epoch if the subject is unblocked.
-fn read(record: &[u8], now: Timestamp) -> Option<BlockRecord> {
-    // A record of a release without stamps is an entry alone.
+/// Parses a record: a stamp and an entry. The entry of an unblock ends at the epoch.
+fn parse_record(record: &[u8], now: Timestamp) -> Option<BlockRecord> {
+    // Earlier releases wrote the entry without a stamp.
     let length = if record.starts_with(b"{") { 0 } else { ChangeStamp::LENGTH };
     let (stamp, entry) = record.split_at_checked(length)?;
     let stamp = match stamp {
@@ -241,8 +260,8 @@ fn read(record: &[u8], now: Timestamp) -> Option<BlockRecord> {
     Some(BlockRecord { change: Change { stamp, kind }, until })
 }
 
-/// A change as the script takes it.
-fn described(change: &Change) -> [Vec<u8>; 5] {
+/// Returns the arguments of the script for a change: subject, 1 for a penalty, stamp, end in milliseconds, entry.
+fn encode_change(change: &Change) -> [Vec<u8>; 5] {
     let entry = match &change.kind {
         ChangeKind::Add(entry) => Arc::clone(entry),
         ChangeKind::Remove(subject) => Arc::new(Entry {

@@ -1,4 +1,4 @@
-//! Reasons why a connection could not be opened.
+//! Reasons why a connection to a server could not be opened.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::config::ServerLogin;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is no connection, or not to a Redis.
+    /// The connection failed, or the server does not speak the protocol of Redis.
     #[error("redis {address}: {reason}")]
     Connect {
         /// The server.
@@ -21,7 +21,7 @@ pub enum OpenError {
         /// The error of the network, of a file or of the server.
         reason: String,
     },
-    /// It took too long.
+    /// The connection was not open before the timeout.
     #[error("redis {address}: no connection within {}", Span::from(*.after))]
     Timeout {
         /// The server.
@@ -29,7 +29,7 @@ pub enum OpenError {
         /// The timeout.
         after: Duration,
     },
-    /// The server does not let us in.
+    /// The server rejects the login.
     #[error("redis {address}: {reason}")]
     Auth {
         /// The server.
@@ -45,8 +45,8 @@ pub enum OpenError {
         /// Its name and version.
         found: String,
     },
-    /// The server takes no writes.
-    #[error("redis {address}: a master is wanted, found a replica{}", of(.master.as_ref()))]
+    /// The server is a replica, which rejects writes.
+    #[error("redis {address}: a master is wanted, found a replica{}", of_master(.master.as_ref()))]
     Replica {
         /// The server.
         address: Address,
@@ -63,39 +63,39 @@ pub enum OpenError {
         /// The reported kind.
         found: String,
     },
-    /// No sentinel knows the master.
-    #[error("no sentinel says where master {master:?} is: {}", .tried.join("; "))]
+    /// No sentinel reports the address of the master.
+    #[error("no sentinel reports the address of master {master:?}: {}", .tried.join("; "))]
     NoMaster {
-        /// The name it goes by.
+        /// The name of the master in the configuration of the sentinels.
         master: String,
         /// The error of each sentinel.
         tried: Vec<String>,
     },
 }
 
-fn of(master: Option<&Address>) -> String {
+fn of_master(master: Option<&Address>) -> String {
     master.map_or_else(String::new, |master| format!(" of {master}"))
 }
 
 impl OpenError {
-    /// An error of the network or of the server, in its own words.
+    /// Returns the error of a failed connection.
     pub(crate) fn connect(address: &Address, reason: impl Into<String>) -> Self {
         Self::Connect { address: address.clone(), reason: reason.into() }
     }
 
-    /// Returns whether the server answered and will never be usable, however often it is tried.
+    /// Returns whether a retry is useless: the server replied, and its version or kind can't be used.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Version { .. } | Self::Kind { .. })
     }
 
     /// Classifies an error that occurred while a connection was opened.
     pub(crate) fn new(address: &Address, login: &ServerLogin, error: &RedisError) -> Self {
-        let refused = error.kind() == ErrorKind::AuthenticationFailed;
+        let rejected = error.kind() == ErrorKind::AuthenticationFailed;
         let reason = match (&login.user, error.code()) {
-            (Some(user), _) if refused => {
-                format!("user {user:?} is not let in, or not with this password")
+            (Some(user), _) if rejected => {
+                format!("user {user:?} is not accepted, or not with this password")
             }
-            (None, _) if refused => "the password is not accepted".to_owned(),
+            (None, _) if rejected => "the password is not accepted".to_owned(),
             (_, Some("NOAUTH")) => "a password is wanted, found none".to_owned(),
             _ => return Self::connect(address, describe_error(error)),
         };
@@ -103,7 +103,7 @@ impl OpenError {
     }
 }
 
-/// Returns an error in few words: the server's own, or the network's.
+/// Returns the code and detail of an error of the server, or the error of the network.
 pub(crate) fn describe_error(error: &RedisError) -> String {
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),

@@ -99,7 +99,7 @@ async fn a_password_lets_in_and_a_wrong_one_is_not_shown() {
         (format!("redis://{at}"), "a password is wanted, found none"),
         (
             format!("redis://nobody:hunter2@{at}"),
-            "user \"nobody\" is not let in, or not with this password",
+            "user \"nobody\" is not accepted, or not with this password",
         ),
     ] {
         let error = refused(&config(&url)).await;

@@ -75,7 +75,7 @@ async fn sentinels_that_do_not_answer_or_do_not_know_are_passed_over() {
     assert_eq!(
         error.to_string(),
         format!(
-            "no sentinel says where master \"stranger\" is: \
+            "no sentinel reports the address of master \"stranger\": \
              redis 127.0.0.1:{}: Connection refused (os error 111); \
              redis {}: ERR unknown command 'SENTINEL', with args beginning with: \
              'get-master-addr-by-name' 'stranger'; \
