@@ -25,7 +25,7 @@ pub(crate) struct Upstream {
     pub(crate) name: Arc<str>,
     pub(crate) servers: Vec<Arc<UpstreamServer>>,
     in_flight: AtomicUsize,
-    /// Capacity of each priority: a request is admitted while fewer requests are in flight.
+    /// Capacity by priority: a request is admitted while fewer requests, of any priority, are in flight.
     caps: [usize; 3],
     /// Rotates the server at which the selection starts.
     rotation: AtomicUsize,
@@ -155,6 +155,7 @@ impl Upstream {
 
     /// Returns the metrics of this upstream.
     pub(crate) fn sample(&self, now: Timestamp) -> UpstreamSample {
+        // The highest priority may use the whole capacity.
         let cap = self.caps[Priority::High as usize];
         let total = |(outcome, name)| (name, self.outcomes.total(0, outcome as usize));
         let health =
@@ -173,10 +174,11 @@ impl Upstream {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns a server that is not in `tried`: the one with fewer requests in flight of the next two healthy servers.
+    /// Returns a server with an id that is not in `tried`: of the next two healthy servers, the one with fewer requests in
+    /// flight.
     ///
-    /// If none is healthy, it returns an unhealthy one, because the health check itself may be wrong. `None` if all were
-    /// tried.
+    /// If none is healthy, it returns an unhealthy one, because the health check itself may be wrong. Returns `None` if
+    /// all were tried. `now` is not called if there is only one server.
     pub(crate) fn pick_server(
         &self,
         now: impl FnOnce() -> Timestamp,
@@ -224,7 +226,7 @@ fn caps(max_in_flight: Option<usize>, used: &[Priority]) -> [usize; 3] {
 }
 
 impl UpstreamServer {
-    /// TLS has not negotiated a version yet.
+    /// No TLS handshake has negotiated a version yet.
     const VERSION_UNKNOWN: u8 = 0;
     const HTTP1: u8 = 1;
     const HTTP2: u8 = 2;
@@ -301,7 +303,8 @@ impl UpstreamServer {
 
     /// Records a failed connection, a lost connection or a response timeout.
     ///
-    /// The third in a row ejects the server. Only that is a warning: a server that is down fails every request.
+    /// The third in a row ejects the server. Only the ejection is a warning, because a server that is down fails every
+    /// request.
     pub(crate) fn on_failure(&self, now: Timestamp, reason: &str) {
         tracing::debug!(server = %self.url, reason, "request to upstream server failed");
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= EJECT_AFTER_FAILURES {

@@ -1,4 +1,4 @@
-//! The check that is sent, and the clients that send it.
+//! The check that a load test sends, and the names of its clients.
 
 use tidegate_random::{SeededRng, ZipfDistribution};
 
@@ -8,7 +8,7 @@ const CLIENT_PLACEHOLDER: &str = "{client}";
 /// A check with `{client}` as the placeholder for the name of a client.
 #[derive(Clone, Debug)]
 pub struct LoadRequest {
-    /// The only rule to check, whatever its match.
+    /// The only rule to check, even if its conditions do not match the request; `None` for all rules that match.
     pub rule: Option<String>,
     /// The attributes of the request. Without any, the rule is checked for the client.
     pub attributes: Vec<(String, String)>,
@@ -16,7 +16,7 @@ pub struct LoadRequest {
     pub cost: u64,
 }
 
-/// Returns the text with a client's name in place of the placeholders.
+/// Replaces every placeholder by the name of a client.
 pub(crate) fn fill_client(text: &str, client: &str) -> String {
     text.replace(CLIENT_PLACEHOLDER, client)
 }
@@ -30,7 +30,7 @@ pub enum ClientSpread {
     Zipf,
 }
 
-/// The clients of a load.
+/// The clients of a load test.
 #[derive(Clone, Debug)]
 pub struct ClientPool {
     count: u64,
@@ -45,7 +45,8 @@ impl ClientPool {
         Self { count: count.max(1), zipf }
     }
 
-    /// Returns the name of the client that sends the request of this number.
+    /// Returns the name of the client that sends the request with this number. An even spread depends on the number, a
+    /// Zipf spread on `rng`.
     pub(crate) fn name(&self, number: u64, rng: &mut SeededRng) -> String {
         let client = match &self.zipf {
             Some(zipf) => zipf.sample(rng),

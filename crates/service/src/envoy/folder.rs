@@ -16,7 +16,7 @@ const MAX_ENTRIES: usize = 10_000;
 /// subdirectories are left out.
 ///
 /// # Errors
-/// The directory or a file can't be read, or there is no such file.
+/// The directory or a file can't be read, or the directory has no such file or too many.
 pub(crate) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> {
     let unreadable = |reason: String| ConfigError::Unreadable { path: folder.to_owned(), reason };
     let entries = std::fs::read_dir(folder).map_err(|error| unreadable(error.to_string()))?;
@@ -27,7 +27,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> 
             return Err(unreadable(format!("at most {MAX_ENTRIES} files are wanted, found more")));
         }
         // Kubernetes mounts files as symbolic links, so links are followed.
-        if is_wanted(&path) && !path.is_dir() {
+        if is_visible_yaml(&path) && !path.is_dir() {
             paths.push(path);
         }
     }
@@ -47,8 +47,8 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<(String, String)>, ConfigError> 
     read.collect()
 }
 
-fn is_wanted(path: &Path) -> bool {
+fn is_visible_yaml(path: &Path) -> bool {
     let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-    let known = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-    known && !hidden
+    let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    yaml && !hidden
 }

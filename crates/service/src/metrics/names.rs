@@ -1,6 +1,7 @@
 //! The name, kind and help text of every metric. `docs/guide/operating.md` has the same list.
 //!
-//! Names of counters have no `_total` here; it is added to their samples. A name ends with the unit.
+//! Names of counters have no `_total` here, and names of infos no `_info`; the suffix is added to their samples. If a
+//! metric has a unit, its name ends with it.
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub(crate) enum MetricKind {
     Info,
 }
 
-/// The description of a metric.
+/// The name, kind and help text of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,

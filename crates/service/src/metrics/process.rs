@@ -18,7 +18,7 @@ pub struct ProcessStats {
     pub(crate) max_files: Option<u64>,
     /// Threads.
     pub threads: Option<u64>,
-    /// Start of the process in Unix time.
+    /// Start of the process, in Unix seconds.
     pub(crate) started: Option<f64>,
 }
 
@@ -32,30 +32,32 @@ impl ProcessStats {
         Self {
             open_files: open.map(|open| open.saturating_sub(1)),
             ..Self::parse(&text("self/stat"), &text("self/status"), &text("self/limits"))
-                .since_boot(&text("stat"), &text("self/stat"))
+                .with_start_time(&text("stat"), &text("self/stat"))
         }
     }
 
+    /// Parses `/proc/self/stat`, `status` and `limits`.
     fn parse(stat: &str, status: &str, limits: &str) -> Self {
         let ticks = |index| stat_field(stat, index);
         let cpu = ticks(USER_FIELD).zip(ticks(SYSTEM_FIELD)).map(|(user, system)| user + system);
-        let kib = |name: &str| {
+        let status_number = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse::<u64>().ok()
         };
         let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
         Self {
             cpu_seconds: cpu.map(|ticks| ticks as f64 / TICKS_PER_SECOND),
-            resident_bytes: kib("VmRSS:").map(|kib| kib * 1024),
-            virtual_bytes: kib("VmSize:").map(|kib| kib * 1024),
-            threads: kib("Threads:"),
+            resident_bytes: status_number("VmRSS:").map(|kib| kib * 1024),
+            virtual_bytes: status_number("VmSize:").map(|kib| kib * 1024),
+            threads: status_number("Threads:"),
             max_files: files.and_then(|line| line.split_whitespace().next()?.parse().ok()),
             ..Self::default()
         }
     }
 
-    fn since_boot(self, system: &str, stat: &str) -> Self {
-        let boot = system.lines().find_map(|line| line.strip_prefix("btime "));
+    /// Adds the start of the process: the boot time of `/proc/stat`, plus the ticks since then in `/proc/self/stat`.
+    fn with_start_time(self, system_stat: &str, stat: &str) -> Self {
+        let boot = system_stat.lines().find_map(|line| line.strip_prefix("btime "));
         let boot = boot.and_then(|seconds| seconds.trim().parse::<u64>().ok());
         let started = boot.zip(stat_field(stat, STARTED_FIELD));
         Self {
@@ -70,7 +72,8 @@ const USER_FIELD: usize = 11;
 const SYSTEM_FIELD: usize = 12;
 const STARTED_FIELD: usize = 19;
 
-/// Returns a number of `/proc/self/stat`. The process name is in parentheses and may contain parentheses.
+/// Returns a number of `/proc/self/stat`, counted after the last parenthesis: the process name before it is in
+/// parentheses and may contain others.
 fn stat_field(stat: &str, index: usize) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(index)?.parse().ok()
 }
@@ -87,7 +90,7 @@ mod tests {
         let status = "Name:\ta\nVmSize:\t   2048 kB\nVmRSS:\t   1024 kB\nThreads:\t4\n";
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  4096  files\n";
         let read =
-            ProcessStats::parse(STAT, status, limits).since_boot("cpu 1\nbtime 1000\n", STAT);
+            ProcessStats::parse(STAT, status, limits).with_start_time("cpu 1\nbtime 1000\n", STAT);
         let expected = ProcessStats {
             cpu_seconds: Some(2.0),
             resident_bytes: Some(1024 * 1024),
@@ -102,9 +105,12 @@ mod tests {
 
     #[test]
     fn missing_statistics_are_none() {
-        assert_eq!(ProcessStats::parse("", "", "").since_boot("", ""), ProcessStats::default());
         assert_eq!(
-            ProcessStats::parse("1 (x", "VmRSS:", "Max open files").since_boot("btime x", "1"),
+            ProcessStats::parse("", "", "").with_start_time("", ""),
+            ProcessStats::default()
+        );
+        assert_eq!(
+            ProcessStats::parse("1 (x", "VmRSS:", "Max open files").with_start_time("btime x", "1"),
             ProcessStats::default()
         );
     }

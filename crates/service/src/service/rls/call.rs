@@ -18,9 +18,9 @@ pub struct RlsCall<'a> {
 /// Keys and values that describe a request, from the general to the particular.
 #[derive(Debug)]
 pub struct Descriptor<'a> {
-    /// Keys and values.
+    /// Keys and values, in the order of the call.
     pub entries: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 4]>,
-    /// The cost of the descriptor.
+    /// The cost or refund of the descriptor.
     pub hits: Hits,
     /// The limit per unit, in place of the one in the files of envoyproxy/ratelimit.
     pub limit: Option<(u32, Unit)>,
@@ -29,16 +29,17 @@ pub struct Descriptor<'a> {
 /// The cost of a descriptor, or its refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// Charges this many. 0 is a peek.
+    /// Charges this many hits; 0 is a peek.
     Charge(u64),
-    /// Refunds this many.
+    /// Refunds this many hits.
     Refund(u64),
 }
 
 impl Hits {
-    /// Returns the hits of the descriptor, or else those of the call. A call without hits, or with 0, counts as 1.
-    pub fn new(own: Option<u64>, call_hits: u32, negative: bool) -> Self {
-        let hits = own.unwrap_or(u64::from(call_hits.max(1)));
+    /// Returns the hits of the descriptor itself, or else those of the call, where 0 means unset and counts as 1.
+    /// Negative hits are a refund.
+    pub fn new(descriptor_hits: Option<u64>, call_hits: u32, negative: bool) -> Self {
+        let hits = descriptor_hits.unwrap_or(u64::from(call_hits.max(1)));
         if negative { Self::Refund(hits) } else { Self::Charge(hits) }
     }
 }
