@@ -1,4 +1,4 @@
-//! The clients of a rule: their requests, and the denials with their times.
+//! The clients of a rule in a replay: their requests, and their denials with the times.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,7 +11,7 @@ use tidegate_rules::{ClientName, Rule};
 /// The clients that a rule counts as one.
 #[derive(Clone, Debug)]
 pub(crate) enum RuleClient {
-    /// One client, without a name if the name may be a secret.
+    /// One client. It has no name if the name may be a secret.
     Known(Subject, Option<ClientName>),
     /// All requests without this attribute.
     Without(String),
@@ -70,12 +70,13 @@ impl std::fmt::Display for RuleClient {
 #[derive(Clone, Debug)]
 pub(crate) struct DeniedClient {
     pub(crate) client: RuleClient,
+    /// All denials by this rule.
     pub(crate) all: DenialSpan,
-    /// Denials that this rule decided, and the other set of rules admits.
-    pub(crate) alone: DenialSpan,
+    /// The part of `all` that this rule decided and the other set of rules admits.
+    pub(crate) changed: DenialSpan,
 }
 
-/// Number of denials, with the first and the last time.
+/// The number of denials, with the times of the first and the last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DenialSpan {
     pub(crate) count: u64,
@@ -93,18 +94,20 @@ impl DenialSpan {
     }
 }
 
-/// One client of a rule.
+/// The counts of one client of a rule.
 #[derive(Debug, Default)]
 pub(crate) struct ClientCounts {
+    /// Requests, admitted or not.
     pub(crate) offered: u64,
+    /// The denials; `None` if there are none.
     pub(crate) denied: Option<Box<DeniedClient>>,
 }
 
-/// All clients of a rule.
+/// The counts of all clients of a rule, by the hash of the client.
 #[derive(Debug, Default)]
 pub(crate) struct RuleClients(HashMap<u64, ClientCounts, BuildHasherDefault<IdentityHasher>>);
 
-/// A hasher for keys that are hashes.
+/// A hasher that returns its `u64` key unchanged, because the key is a hash already.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityHasher(u64);
 
@@ -126,13 +129,13 @@ impl Hasher for IdentityHasher {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleVerdict {
     pub(crate) denied: bool,
-    /// True if this rule decided, and the other set of rules admits the request.
-    pub(crate) alone: bool,
+    /// True if this rule decided the denial, and the other set of rules admits the request.
+    pub(crate) changed: bool,
     pub(crate) at: Timestamp,
 }
 
 impl RuleClients {
-    /// Counts a request of the client with this hash. `client` is called at its first denial.
+    /// Counts a request of the client with the hash `key`. `client` is called at its first denial only.
     pub(crate) fn record(
         &mut self,
         key: u64,
@@ -143,12 +146,12 @@ impl RuleClients {
         counts.offered += 1;
         if verdict.denied {
             let denied = counts.denied.get_or_insert_with(|| {
-                let (all, alone) = (DenialSpan::default(), DenialSpan::default());
-                Box::new(DeniedClient { client: client(), all, alone })
+                let (all, changed) = (DenialSpan::default(), DenialSpan::default());
+                Box::new(DeniedClient { client: client(), all, changed })
             });
             denied.all.record(verdict.at);
-            if verdict.alone {
-                denied.alone.record(verdict.at);
+            if verdict.changed {
+                denied.changed.record(verdict.at);
             }
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct RuleRun {
     /// The part of `decided` that its penalty blocked.
     pub(crate) blocked: u64,
     /// The part of `decided` that the other set of rules admits.
-    pub(crate) alone: u64,
+    pub(crate) changed: u64,
     pub(crate) clients: RuleClients,
     scope: Scope,
 }
@@ -55,7 +55,7 @@ impl RuleSetRun {
             counts: RequestCounts::default(),
             decided: 0,
             blocked: 0,
-            alone: 0,
+            changed: 0,
             clients: RuleClients::default(),
             scope: keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str)),
         };
@@ -119,18 +119,18 @@ impl RuleSetRun {
             }
         };
         count(first, allowed);
-        let alone = !allowed && other == Some(true);
+        let changed = !allowed && other == Some(true);
         let set = self.limiter.rules();
         let strictest = decision.strictest_rule().filter(|_| !allowed).map(|rule| rule.rule_index);
         let mut record_rule = |index: RuleIndex, denied: bool, admitted: bool, decided: bool| {
             let (rule, run) = (&set.rules()[index.0], &mut self.rules[index.0]);
             run.counts.record(admitted, denied);
             run.decided += u64::from(decided);
-            run.alone += u64::from(decided && alone);
+            run.changed += u64::from(decided && changed);
             count(first + SERIES_PER_RULE * (index.0 + 1), admitted);
             // Half of a key identifies a client.
             let key = run.scope.key(rule.parts(request)).as_u128() as u64;
-            let verdict = RuleVerdict { denied, alone: decided && alone, at };
+            let verdict = RuleVerdict { denied, changed: decided && changed, at };
             run.clients.record(key, verdict, || RuleClient::of(rule, request, &self.ids));
         };
         if let Some(block) = decision.block() {

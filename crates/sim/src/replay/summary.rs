@@ -100,21 +100,21 @@ impl ReplayState {
         top: usize,
     ) -> ChangedDecisions {
         let rules = run.set().rules().iter().zip(&run.rules);
-        let by_rule = rules.filter(|(_, rule_run)| rule_run.alone > 0).map(|(rule, rule_run)| {
+        let by_rule = rules.filter(|(_, rule_run)| rule_run.changed > 0).map(|(rule, rule_run)| {
             ChangedByRule {
                 rule: rule.name().to_owned(),
-                requests: rule_run.alone,
+                requests: rule_run.changed,
                 clients: rule_run
                     .clients
                     .denied()
-                    .filter(|(_, denied)| denied.alone.count > 0)
+                    .filter(|(_, denied)| denied.changed.count > 0)
                     .count(),
             }
         });
         ChangedDecisions {
             requests,
             by_rule: by_rule.collect(),
-            clients: ranked(run, top, |denied| denied.alone),
+            clients: ranked(run, top, |denied| denied.changed),
             timeline: self.timeline.counts(self.newly_at + series),
         }
     }
