@@ -109,7 +109,7 @@ impl Browser {
     /// Presses keys, one after another, in whatever has the focus. Those of [`keys`] that change others stay pressed to the
     /// end: `keys::SHIFT` and `keys::TAB` go one back.
     pub fn keys(&self, text: &str) {
-        self.must("actions", &keys::presses(text));
+        self.must("actions", &keys::key_actions(text));
     }
 
     /// Returns the console errors since the last call: exceptions, errors logged by scripts, and failed loads.

@@ -1,4 +1,4 @@
-//! A server that stores every received byte.
+//! A strict HTTP/1.1 upstream that records every received byte.
 
 mod framing;
 
@@ -13,11 +13,11 @@ use tokio::net::TcpStream;
 use crate::loopback_server::LoopbackServer;
 use framing::{BodyLength, FramedResult};
 
-/// Reads HTTP/1.1 as the strictest server would, keeps what it read, and answers with given bytes.
+/// An upstream that parses HTTP/1.1 strictly, records every request, and responds with the bytes of a script.
 ///
 /// An ambiguous request is a [fault](Self::faults), after which the connection is closed.
 pub struct RawUpstream {
-    stage: LoopbackServer,
+    server: LoopbackServer,
     records: Arc<UpstreamRecords>,
 }
 
@@ -65,14 +65,15 @@ impl UpstreamAction {
     /// Returns a 200 response with this text on a persistent connection.
     pub fn ok(text: &str) -> Self {
         let length = text.len();
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{text}");
-        Self::Respond(answer.into_bytes())
+        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{text}");
+        Self::Respond(response.into_bytes())
     }
 }
 
-/// A function of the connection's number and the head.
+/// Chooses the action for a request, by the number of the connection and the head of the request.
 type ActionScript = dyn FnMut(usize, &str) -> UpstreamAction + Send;
 
+/// The script, and the records of all connections. The methods of [`RawUpstream`] describe the fields.
 struct UpstreamRecords {
     script: Mutex<Box<ActionScript>>,
     connections: AtomicUsize,
@@ -84,7 +85,7 @@ struct UpstreamRecords {
 }
 
 impl RawUpstream {
-    /// Starts one on a free port. `script` is called for every request with the number of the connection
+    /// Starts an upstream on a free port. `script` is called for every request with the number of the connection
     /// and the head.
     pub fn start(script: impl FnMut(usize, &str) -> UpstreamAction + Send + 'static) -> Self {
         let records = Arc::new(UpstreamRecords {
@@ -96,33 +97,33 @@ impl RawUpstream {
             ended: AtomicUsize::new(0),
             bytes: Mutex::default(),
         });
-        let serving = Arc::clone(&records);
-        let stage = LoopbackServer::open(0, move |stream| {
-            let number = serving.connections.fetch_add(1, Ordering::SeqCst);
-            locked(&serving.bytes).push(Vec::new());
+        let shared = Arc::clone(&records);
+        let server = LoopbackServer::open(0, move |stream| {
+            let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+            locked(&shared.bytes).push(Vec::new());
             let connection =
-                RawConnection { stream, number, records: Arc::clone(&serving), unread: Vec::new() };
+                RawConnection { stream, number, records: Arc::clone(&shared), unread: Vec::new() };
             tokio::spawn(connection.serve());
         });
-        Self { stage, records }
+        Self { server, records }
     }
 
-    /// Starts one that answers every request with 200 and `ok`.
-    pub fn answering() -> Self {
+    /// Starts an upstream that responds to every request with 200 and `ok`.
+    pub fn always_ok() -> Self {
         Self::start(|_, _| UpstreamAction::ok("ok"))
     }
 
     /// Returns the address of its listener.
     pub fn address(&self) -> SocketAddr {
-        self.stage.address()
+        self.server.address()
     }
 
-    /// Returns `http://127.0.0.1:port`
+    /// Returns `http://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
 
-    /// Returns every whole request so far, in the order in which they were complete.
+    /// Returns every complete request so far, in the order of completion.
     pub fn received(&self) -> Vec<ReceivedRequest> {
         locked(&self.records.received).clone()
     }
@@ -132,7 +133,7 @@ impl RawUpstream {
         locked(&self.records.faults).clone()
     }
 
-    /// Returns the number of incomplete requests.
+    /// Returns the number of connections that ended after bytes of an incomplete request.
     pub fn unfinished(&self) -> usize {
         self.records.unfinished.load(Ordering::SeqCst)
     }
@@ -142,7 +143,7 @@ impl RawUpstream {
         self.records.connections.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of connections that the peer has closed.
+    /// Returns the number of connections that have ended on both sides.
     pub fn ended(&self) -> usize {
         self.records.ended.load(Ordering::SeqCst)
     }
@@ -159,8 +160,9 @@ impl fmt::Debug for RawUpstream {
     }
 }
 
-fn locked<T: ?Sized>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks a mutex, also after a panic of a thread that held it.
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One connection with sequential requests.
@@ -168,39 +170,42 @@ struct RawConnection {
     stream: TcpStream,
     number: usize,
     records: Arc<UpstreamRecords>,
+    /// Received bytes that are not parsed yet.
     unread: Vec<u8>,
 }
 
 impl RawConnection {
     async fn serve(mut self) {
-        while self.request().await.is_some() {}
+        while self.serve_request().await.is_some() {}
         if !self.unread.is_empty() {
             self.records.unfinished.fetch_add(1, Ordering::SeqCst);
         }
         let _ = self.stream.shutdown().await;
-        // Until the peer closes too, or the connection fails.
+        // Waits until the peer closes too, or the connection fails.
         while self.stream.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
         self.records.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Reads a request and answers it. Nothing: the connection is over.
-    async fn request(&mut self) -> Option<()> {
-        let (head, length) = self.framed(framing::head).await?;
-        let turn = (locked(&self.records.script))(self.number, &head);
-        if let UpstreamAction::RespondEarly(bytes) = &turn {
+    /// Reads a request and responds to it. Returns `None` if the connection must be closed.
+    async fn serve_request(&mut self) -> Option<()> {
+        let (head, length) = self.receive(framing::head).await?;
+        let action = (locked(&self.records.script))(self.number, &head);
+        if let UpstreamAction::RespondEarly(bytes) = &action {
             self.stream.write_all(bytes).await.ok()?;
         }
         let body = match length {
             BodyLength::None => Vec::new(),
-            BodyLength::Sized(length) => self.framed(|bytes| framing::sized(bytes, length)).await?,
-            BodyLength::Chunked => self.framed(framing::chunked).await?,
+            BodyLength::Sized(length) => {
+                self.receive(|bytes| framing::sized(bytes, length)).await?
+            }
+            BodyLength::Chunked => self.receive(framing::chunked).await?,
         };
         locked(&self.records.received).push(ReceivedRequest {
             connection: self.number,
             head,
             body,
         });
-        match turn {
+        match action {
             UpstreamAction::Respond(bytes) => self.stream.write_all(&bytes).await.ok(),
             UpstreamAction::RespondEarly(_) | UpstreamAction::Silence => Some(()),
             UpstreamAction::RespondAndClose(bytes) => {
@@ -211,26 +216,27 @@ impl RawConnection {
         }
     }
 
-    /// Reads until `read` has found what it looks for. Nothing: it never will.
-    async fn framed<T>(&mut self, read: impl Fn(&[u8]) -> FramedResult<T>) -> Option<T> {
+    /// Receives bytes until `parse` has a result, and removes the parsed bytes. Returns `None` after a fault or at the end
+    /// of the stream.
+    async fn receive<T>(&mut self, parse: impl Fn(&[u8]) -> FramedResult<T>) -> Option<T> {
         loop {
-            match read(&self.unread) {
+            match parse(&self.unread) {
                 Ok(Some((found, length))) => {
                     self.unread.drain(..length);
                     return Some(found);
                 }
                 Ok(None) => {}
                 Err(fault) => {
-                    let shown = String::from_utf8_lossy(&self.unread).into_owned();
-                    locked(&self.records.faults).push(format!("{fault}: {shown:?}"));
+                    let received = String::from_utf8_lossy(&self.unread).into_owned();
+                    locked(&self.records.faults).push(format!("{fault}: {received:?}"));
                     self.unread.clear();
                     return None;
                 }
             }
-            let mut piece = vec![0; 16 * 1024];
-            let length = self.stream.read(&mut piece).await.ok().filter(|length| *length > 0)?;
-            self.unread.extend_from_slice(&piece[..length]);
-            locked(&self.records.bytes)[self.number].extend_from_slice(&piece[..length]);
+            let mut buffer = vec![0; 16 * 1024];
+            let length = self.stream.read(&mut buffer).await.ok().filter(|length| *length > 0)?;
+            self.unread.extend_from_slice(&buffer[..length]);
+            locked(&self.records.bytes)[self.number].extend_from_slice(&buffer[..length]);
         }
     }
 }

@@ -1,37 +1,38 @@
-//! Keys without a letter, as [`Browser::keys`](super::Browser::keys) and [`Element::type_text`](super::Element::type_text)
-//! take them.
+//! Special keys, for the texts of [`Browser::keys`](super::Browser::keys) and
+//! [`Element::type_text`](super::Element::type_text). The code points are those of WebDriver.
 
 use serde_json::{Value, json};
 
-/// To the next field.
+/// Moves the focus to the next field.
 pub const TAB: &str = "\u{e004}";
-/// Enter.
+/// The Enter key.
 pub const ENTER: &str = "\u{e007}";
-/// Escape.
+/// The Escape key.
 pub const ESCAPE: &str = "\u{e00c}";
 /// Deletes the character before the cursor.
 pub const BACKSPACE: &str = "\u{e003}";
 /// Deletes the character after the cursor.
 pub const DELETE: &str = "\u{e017}";
-/// To the end.
+/// Moves the cursor to the end.
 pub const END: &str = "\u{e010}";
-/// To the beginning.
+/// Moves the cursor to the beginning.
 pub const HOME: &str = "\u{e011}";
-/// An arrow.
+/// The left arrow.
 pub const LEFT: &str = "\u{e012}";
-/// An arrow.
+/// The up arrow.
 pub const UP: &str = "\u{e013}";
-/// An arrow.
+/// The right arrow.
 pub const RIGHT: &str = "\u{e014}";
-/// An arrow.
+/// The down arrow.
 pub const DOWN: &str = "\u{e015}";
-/// Held while the keys behind it are pressed.
+/// The Shift key, held during the rest of the text.
 pub const SHIFT: &str = "\u{e008}";
-/// Held while the keys behind it are pressed.
+/// The Control key, held during the rest of the text.
 pub const CONTROL: &str = "\u{e009}";
 
-/// Returns the keys of a text, pressed and let go; those that are held are let go at the end.
-pub(crate) fn presses(text: &str) -> Value {
+/// Returns the WebDriver actions that type a text: each key is pressed and released, but Shift and Control are released
+/// at the end.
+pub(crate) fn key_actions(text: &str) -> Value {
     let is_held = |key: &char| [SHIFT, CONTROL].iter().any(|held| held.contains(*key));
     let step = |kind: &str, key: char| json!({"type": kind, "value": key.to_string()});
     let mut steps = Vec::new();

@@ -115,7 +115,7 @@ fn raw_upstream_stores_received_bytes() {
 
 #[test]
 fn raw_upstream_reports_invalid_requests() {
-    let upstream = RawUpstream::answering();
+    let upstream = RawUpstream::always_ok();
     let answer = exchange(upstream.address(), b"GET / HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n");
     assert_eq!(answer, "");
     assert!(upstream.faults()[0].starts_with("a field whose name is none"));

@@ -15,7 +15,9 @@ use tokio::runtime::{Builder, Runtime};
 use crate::resp::reply::ReplyBuffer;
 use crate::resp::throttle::{LimitCache, ThrottleCommand};
 
-/// The state of one key. Times are microseconds times `count`, so an emission interval is a whole number.
+/// The state of one key: `count` requests per `period` seconds, and `max_burst` more at once.
+///
+/// Times are in microseconds times `count`, so that the emission interval, `period / count`, is a whole number.
 struct GcraModel {
     max_burst: i128,
     count: i128,
@@ -25,6 +27,8 @@ struct GcraModel {
 }
 
 impl GcraModel {
+    /// Returns the five numbers of a reply: limited (1 or 0), limit, remaining, seconds until a retry (-1 if there is
+    /// none), seconds until the bucket is full.
     fn throttle(&mut self, now: Timestamp, quantity: i128) -> [i128; 5] {
         let now = i128::from(now.as_micros()) * self.count;
         let interval = self.period * 1_000_000;
@@ -41,10 +45,10 @@ impl GcraModel {
             // A refund of more than was spent fills the bucket, and no more.
             self.arrival = next.max(now);
         }
-        let wait = self.arrival.max(now) - now;
-        let remaining = (tolerance - wait) / interval;
+        let reset_after = self.arrival.max(now) - now;
+        let remaining = (tolerance - reset_after) / interval;
         let limit = self.max_burst + 1;
-        [i128::from(limited), limit, remaining, retry_after, self.seconds(wait)]
+        [i128::from(limited), limit, remaining, retry_after, self.seconds(reset_after)]
     }
 
     /// Converts a duration to seconds, rounded up.
@@ -73,6 +77,7 @@ impl TestService {
         Self { time, service, limits: LimitCache::default(), runtime }
     }
 
+    /// Sends `CL.THROTTLE key max_burst count period quantity`, and returns the five numbers of the reply.
     fn throttle(&mut self, numbers: [i128; 4]) -> [i128; 5] {
         let words = numbers.map(|number| number.to_string());
         let words = ["CL.THROTTLE", "key"].into_iter().chain(words.iter().map(String::as_str));
@@ -89,33 +94,33 @@ impl TestService {
 
 #[test]
 fn documented_example_gets_the_documented_reply() {
-    let mut subject = TestService::new();
-    assert_eq!(subject.throttle([15, 30, 60, 1]), [0, 16, 15, -1, 2]);
+    let mut service = TestService::new();
+    assert_eq!(service.throttle([15, 30, 60, 1]), [0, 16, 15, -1, 2]);
 }
 
 #[test]
 fn quantity_above_the_capacity_has_no_retry_after() {
-    let mut subject = TestService::new();
-    assert_eq!(subject.throttle([0, 1, 60, 2]), [1, 1, 1, -1, 0]);
-    assert_eq!(subject.throttle([0, 1, 60, 1]), [0, 1, 0, -1, 60]);
-    assert_eq!(subject.throttle([0, 1, 60, i128::from(i64::MAX)]), [1, 1, 0, -1, 60]);
+    let mut service = TestService::new();
+    assert_eq!(service.throttle([0, 1, 60, 2]), [1, 1, 1, -1, 0]);
+    assert_eq!(service.throttle([0, 1, 60, 1]), [0, 1, 0, -1, 60]);
+    assert_eq!(service.throttle([0, 1, 60, i128::from(i64::MAX)]), [1, 1, 0, -1, 60]);
 }
 
 #[test]
 fn peek_is_never_limited() {
-    let mut subject = TestService::new();
-    assert_eq!(subject.throttle([0, 1, 60, 1]), [0, 1, 0, -1, 60]);
-    assert_eq!(subject.throttle([0, 1, 60, 0]), [0, 1, 0, -1, 60]);
-    assert_eq!(subject.throttle([0, 1, 60, 1]), [1, 1, 0, 60, 60]);
+    let mut service = TestService::new();
+    assert_eq!(service.throttle([0, 1, 60, 1]), [0, 1, 0, -1, 60]);
+    assert_eq!(service.throttle([0, 1, 60, 0]), [0, 1, 0, -1, 60]);
+    assert_eq!(service.throttle([0, 1, 60, 1]), [1, 1, 0, 60, 60]);
 }
 
 #[test]
 fn refund_never_exceeds_the_amount_spent() {
-    let mut subject = TestService::new();
-    assert_eq!(subject.throttle([4, 1, 10, 3]), [0, 5, 2, -1, 30]);
-    assert_eq!(subject.throttle([4, 1, 10, -2]), [0, 5, 4, -1, 10]);
-    assert_eq!(subject.throttle([4, 1, 10, i128::from(i64::MIN)]), [0, 5, 5, -1, 0]);
-    assert_eq!(subject.throttle([4, 1, 10, 5]), [0, 5, 0, -1, 50]);
+    let mut service = TestService::new();
+    assert_eq!(service.throttle([4, 1, 10, 3]), [0, 5, 2, -1, 30]);
+    assert_eq!(service.throttle([4, 1, 10, -2]), [0, 5, 4, -1, 10]);
+    assert_eq!(service.throttle([4, 1, 10, i128::from(i64::MIN)]), [0, 5, 5, -1, 0]);
+    assert_eq!(service.throttle([4, 1, 10, 5]), [0, 5, 0, -1, 50]);
 }
 
 /// Generates a pause and a quantity: mostly within a few intervals, sometimes far outside.
@@ -131,6 +136,7 @@ fn step(max_quantity: i128) -> impl Strategy<Value = (u64, i128)> {
     (pause, quantity)
 }
 
+/// Generates `max_burst`, `count` and `period`, and the steps of one key.
 fn sequence() -> impl Strategy<Value = ([i128; 3], Vec<(u64, i128)>)> {
     let numbers = (0..30i128, 1..200i128, 1..200i128);
     numbers.prop_flat_map(|(max_burst, count, period)| {
@@ -146,11 +152,11 @@ proptest! {
         ([max_burst, count, period], steps) in sequence(),
     ) {
         let mut model = GcraModel { max_burst, count, period, arrival: 0 };
-        let mut subject = TestService::new();
+        let mut service = TestService::new();
         for (pause, quantity) in steps {
-            subject.time.advance(Span::from_micros(pause));
-            let expected = model.throttle(subject.time.now(), quantity);
-            let found = subject.throttle([max_burst, count, period, quantity]);
+            service.time.advance(Span::from_micros(pause));
+            let expected = model.throttle(service.time.now(), quantity);
+            let found = service.throttle([max_burst, count, period, quantity]);
             prop_assert_eq!(found, expected, "quantity {} after {} us", quantity, pause);
         }
     }
