@@ -391,7 +391,7 @@ impl CallStats {
     ) {
         let (mut status, mut blocked) = (CallStatus::Allowed, false);
         for (request, decision) in decisions {
-            status = status.or(CallStatus::of(decision.status()));
+            status = status.stricter(CallStatus::of(decision.status()));
             blocked |= decision.block().is_some();
             self.record_decision(rules, request, decision, timing.at);
         }

@@ -195,7 +195,7 @@ fn server_is_not_ready_until_redis_is_reachable() {
     let redis = Redis::start();
     redis.kill();
     let server = server_on(&format!("{}?{LONG_TIMEOUT}", redis.url()));
-    server.wait_for_log("starting without the store, trying on");
+    server.wait_for_log("cannot reach the store, starting without it and retrying");
     let ready = server.request("GET", "/readyz", "");
     assert_eq!(ready.status, 503);
     let wanted = format!("not ready: waiting for redis {}\n", redis.address());

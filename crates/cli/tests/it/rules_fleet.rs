@@ -237,7 +237,10 @@ fn document_with_a_field_of_a_later_release_leaves_the_old_rules_active() {
             let config = redis.url().parse().unwrap();
             let document = tidegate::redis::RedisDocument::start(config, "rules").await.unwrap();
             let (by, note, expected) = ("later", "", tidegate::redis::Expected::Any);
-            document.put(tidegate::redis::NewVersion { text, by, note, expected, above: 0 }).await.unwrap()
+            document
+                .put(tidegate::redis::NewVersion { text, by, note, expected, above: 0 })
+                .await
+                .unwrap()
         })
     };
     put("rules: [{name: api, per: [user], limit: 9 per 10 days, colour: red}]");
@@ -506,7 +509,10 @@ fn node_that_can_not_use_the_stored_rules_is_not_ready() {
             let config = redis.url().parse().unwrap();
             let document = tidegate::redis::RedisDocument::start(config, "rules").await.unwrap();
             let (by, note, expected) = ("later", "", tidegate::redis::Expected::Any);
-            document.put(tidegate::redis::NewVersion { text, by, note, expected, above: 0 }).await.unwrap()
+            document
+                .put(tidegate::redis::NewVersion { text, by, note, expected, above: 0 })
+                .await
+                .unwrap()
         })
     };
     put("rules: [{name: api, per: [user], limit: 9 per 10 days, colour: red}]");

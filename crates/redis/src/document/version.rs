@@ -54,7 +54,7 @@ impl DocumentVersion {
             let VersionMetadata { by, note, bytes } = serde_json::from_str(parts.next()?).ok()?;
             Some(Self { number, hash, at, by, note, bytes })
         };
-        read().ok_or_else(|| format!("who put version {number} and when can't be told"))
+        read().ok_or_else(|| format!("version {number} has invalid metadata (author and time)"))
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn summarize(replay: Replay, state: ReplayState, lines: LogSummary) -
         newly_denied: state.newly(&state.new, state.newly.0, 0, replay.top),
         newly_admitted: state.newly(old, state.newly.1, 1, replay.top),
     });
-    let mut notes = vec!["every line is offered, whatever was answered to it".to_owned()];
+    let mut notes = vec!["every line is replayed, also lines of denied requests".to_owned()];
     let when = &outcome.counts.timeline;
     notes.extend(when.peak().map(|peak| format!("denied most {peak}")));
     if let Some(RuleSetDifferences { newly_denied, newly_admitted }) = &differences {

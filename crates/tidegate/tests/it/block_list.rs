@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
-use tidegate::block::{ BlockError, BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason, Subject, };
+use tidegate::block::{
+    BlockError, BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
+    Subject,
+};
 use tidegate::{Request, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_780_000_000);

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::rules::{Condition, ValueTest};
 use tidegate::store::{ClientStates, Store};
-use tidegate::{Algorithm, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet, Span, Timestamp};
+use tidegate::{
+    Algorithm, Limit, Limiter, ManualClock, Outcome, Quota, Request, Rule, RuleSet, Span, Timestamp,
+};
 use tokio::runtime::Runtime;
 
 /// The quotas of one rule, of its tier and of its override, and the duration of the override.

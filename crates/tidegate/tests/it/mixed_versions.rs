@@ -8,7 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Refund, State, Store};
-use tidegate::{Algorithm, DecisionStatus, Limit, Limiter, Quota, Request, RuleSet, Span, Timestamp};
+use tidegate::{
+    Algorithm, DecisionStatus, Limit, Limiter, Quota, Request, RuleSet, Span, Timestamp,
+};
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinSet;
 

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate::block::{BlockOrigin, Entry, Reason};
 use tidegate::error::{AcquireError, NotASingleKeyRule, StoreError};
 use tidegate::store::{Charge, ChargeMode, ChargeResults, Key, Keyer, Refund, Store};
-use tidegate::{BlockList, Decision, DecisionStatus, Limiter, ManualClock, MemoryStore, Request, RuleSet, Span};
+use tidegate::{
+    BlockList, Decision, DecisionStatus, Limiter, ManualClock, MemoryStore, Request, RuleSet, Span,
+};
 
 /// A store that counts its calls.
 struct CallCounter {

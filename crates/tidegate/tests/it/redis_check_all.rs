@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::store::RuleIndex;
-use tidegate::{Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, Quota, Request, Rule, RuleSet};
+use tidegate::{
+    Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, Quota, Request,
+    Rule, RuleSet,
+};
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 
 const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];

@@ -8,7 +8,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::Timestamp;
 use tidegate::error::StoreError;
-use tidegate::redis::{DocumentVersion, DocumentWithText, Expected, LatestVersion, NewVersion, PutError, RedisConfig, RedisDocument, RedisStore};
+use tidegate::redis::{
+    DocumentVersion, DocumentWithText, Expected, LatestVersion, NewVersion, PutError, RedisConfig,
+    RedisDocument, RedisStore,
+};
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;
 

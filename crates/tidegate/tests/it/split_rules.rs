@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::store::{ShareStatus, Store};
-use tidegate::{CheckRequest, CheckTarget, DecisionStatus, Limiter, Outcome, Request, RuleSet, Span};
+use tidegate::{
+    CheckRequest, CheckTarget, DecisionStatus, Limiter, Outcome, Request, RuleSet, Span,
+};
 use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::task::JoinHandle;
 

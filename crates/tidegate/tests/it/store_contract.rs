@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tidegate::store::{Charge, ChargeMode, ChargeResult, ClientStates, Key, Outcomes, Refund, State, Store};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResult, ClientStates, Key, Outcomes, Refund, State, Store,
+};
 use tidegate::{Algorithm, Limit, ManualClock, MemoryStore, Outcome, Quota, Span, Timestamp};
 
 /// A store under test and its clock.

@@ -7,7 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::error::StoreError;
 use tidegate::redis::{RedisConfig, RedisStore};
-use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, LeaseGrant, LeaseId, LeaseRequest, Refund, State, Store, UsageReport};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResult, Key, LeaseGrant, LeaseId, LeaseRequest, Refund, State, Store,
+    UsageReport,
+};
 use tidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Span, Timestamp};
 use tidegate_testkit::{Cluster, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::{Instant, sleep};

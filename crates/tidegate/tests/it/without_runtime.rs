@@ -6,8 +6,12 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate::error::StoreError;
 use tidegate::rules::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
-use tidegate::store::{Charge, ChargeMode, ChargeResults, Key, Keyer, LeaseGrant, LeaseRequest, Refund, Store};
-use tidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Quota, Request, Rule, RuleSet, Span};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResults, Key, Keyer, LeaseGrant, LeaseRequest, Refund, Store,
+};
+use tidegate::{
+    Algorithm, Limit, Limiter, ManualClock, MemoryStore, Quota, Request, Rule, RuleSet, Span,
+};
 
 /// A memory store that several nodes share.
 struct SharedMemoryStore(MemoryStore);

@@ -4,7 +4,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tidegate::{Admission, CheckRequest, CheckTarget, Decision, Limiter, ManualClock, Request, Span};
+use tidegate::{
+    Admission, CheckRequest, CheckTarget, Decision, Limiter, ManualClock, Request, Span,
+};
 
 use super::{limiter, request};
 

@@ -7,7 +7,10 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use tidegate::block::{BlockOrigin, Entry, Reason};
 use tidegate::store::RuleIndex;
-use tidegate::{Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, ManualClock, Quota, Request, Rule, RuleSet, Span};
+use tidegate::{
+    Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, ManualClock,
+    Quota, Request, Rule, RuleSet, Span,
+};
 
 use super::store_failure::limiter_with_failing_keys;
 use super::{limiter, remaining, request};

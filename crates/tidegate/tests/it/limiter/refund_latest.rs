@@ -1,7 +1,9 @@
 //! Refunds of the latest usage, without a receipt.
 
 use tidegate::store::RuleIndex;
-use tidegate::{Algorithm, CheckRequest, CheckTarget, Limiter, ManualClock, Quota, Request, Rule, RuleSet, Span};
+use tidegate::{
+    Algorithm, CheckRequest, CheckTarget, Limiter, ManualClock, Quota, Request, Rule, RuleSet, Span,
+};
 
 use super::{limiter, remaining, request};
 

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use tidegate::store::Refund;
-use tidegate::{CheckRequest, CheckTarget, Limiter, ManualClock, Receipt, Request, RuleSet, SlotGuard, Span};
+use tidegate::{
+    CheckRequest, CheckTarget, Limiter, ManualClock, Receipt, Request, RuleSet, SlotGuard, Span,
+};
 
 use super::{limiter, request};
 

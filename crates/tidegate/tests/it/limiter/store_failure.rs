@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::error::{AcquireError, StoreError};
-use tidegate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, FailureCounts, Key, Keyer, Refund, Share, Store};
+use tidegate::store::{
+    Charge, ChargeMode, ChargeResult, ChargeResults, FailureCounts, Key, Keyer, Refund, Share,
+    Store,
+};
 use tidegate::{DecisionStatus, Limit, Limiter, ManualClock, MemoryStore, Request, RuleSet, Span};
 
 use super::{remaining, request};

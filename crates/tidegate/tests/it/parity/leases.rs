@@ -6,7 +6,10 @@ mod lease_case;
 use std::sync::Arc;
 
 use lease_case::LeaseCase;
-use tidegate::store::{ClientStates, Key, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Refund, State, Store, UnreportedUsage, UsageReport};
+use tidegate::store::{
+    ClientStates, Key, Lease, LeaseGrant, LeaseId, LeaseRequest, LeaseSet, Refund, State, Store,
+    UnreportedUsage, UsageReport,
+};
 use tidegate::{Limit, Span, Timestamp};
 
 use super::ParityFixture;
