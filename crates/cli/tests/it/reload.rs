@@ -148,7 +148,8 @@ fn sighup_serves_a_replaced_certificate_at_once() {
     // A periodic check may have loaded the certificate before the signal; then the reload finds it unchanged.
     wait_for("the certificate was read again", || {
         let line = server.wait_for_log("certificate");
-        (line.contains("taken up") || line.contains("reload: certificate unchanged")).then_some(())
+        (line.contains("certificate reloaded") || line.contains("reload: certificate unchanged"))
+            .then_some(())
     });
     assert!(is_trusted_with(&new.ca) && !is_trusted_with(Path::new(&old_ca)));
     std::fs::write(&old.certificate, "no certificate").unwrap();

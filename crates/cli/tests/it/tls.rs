@@ -122,7 +122,7 @@ fn new_certificate_is_served_and_an_invalid_one_is_ignored() {
     let old_ca = folder.file("old-ca.pem", &std::fs::read_to_string(&old.ca).unwrap());
     assert!(is_trusted_with(Path::new(&old_ca)));
     std::fs::write(&old.certificate, "no certificate").unwrap();
-    server.wait_for_log("certificate not taken up");
+    server.wait_for_log("cannot reload certificate");
     assert!(is_trusted_with(Path::new(&old_ca)));
     std::fs::copy(&new.certificate, &old.certificate).unwrap();
     std::fs::copy(&new.key, &old.key).unwrap();
