@@ -113,7 +113,9 @@ impl RedisDocument {
         let document = Self::new(&Handle::current(), config, name);
         match document.connection.open().await {
             Err(error) if error.is_final() => return Err(error),
-            Err(error) => tracing::warn!(%error, "cannot read the document, starting without it and retrying"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the document, starting without it and retrying");
+            }
             Ok(()) => {}
         }
         Ok(document)

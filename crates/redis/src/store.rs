@@ -80,7 +80,9 @@ impl RedisStore {
         let store = Self::new(config, Scripts::new());
         match store.inner.topology.open(&store.inner.shared).await {
             Err(error) if error.is_final() => return Err(error),
-            Err(error) => tracing::warn!(%error, "cannot reach the store, starting without it and retrying"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot reach the store, starting without it and retrying");
+            }
             Ok(()) => {}
         }
         Ok(store.begin())
