@@ -78,13 +78,15 @@ let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
 All processes with the same rules and the same Redis share every limit exactly:
 
 ```no_run
+use std::sync::Arc;
+
 use tidegate::redis::RedisStore;
 use tidegate::{Limiter, RuleSet};
 
 # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 let rules = RuleSet::parse("rules.yaml", "rules: [{name: api, per: [user], limit: 100 per second}]")?;
 let store = RedisStore::connect("redis://127.0.0.1:6379".parse()?).await?;
-let limiter = Limiter::builder().rules(rules).store(store).build();
+let limiter = Limiter::builder().rules(rules).store(Arc::new(store)).build();
 # Ok(()) }
 ```
 "#
