@@ -1,4 +1,5 @@
-//! Time to find the matching rules of a request among 10, 100, 1,000 and 10,000 rules.
+//! Time to find the matching rules of a request among 10, 100, 1,000 and 10,000 rules, and of a path of 8 KB among 1,000
+//! rules with patterns like `**/x/**`.
 //!
 //! `cargo run --profile dist -p tidegate-bench --bin matcher`
 //!
@@ -43,11 +44,48 @@ fn main() {
         let found = found as f64 / requests.len() as f64;
         println!("{size:8}   {median:9.0} {min:8.0} {max:8.0}   {ratio:11.2}   {found:11.2}");
     }
+    print_long_paths();
+}
+
+/// Patterns of which every path contains all literals or none.
+const LONG_PATH_PATTERNS: [&str; 4] =
+    ["**/x{n}/**", "**/x{n}/*", "/v1/**/x{n}/*/z", "**/x{n}/**/y{n}/**"];
+
+/// Prints the cost of a long path among 1,000 patterns that start and end with a star.
+fn print_long_paths() {
+    println!(
+        "\n1,000 patterns            path of 8 KB                    us median      min      max   rules found"
+    );
+    let all: String = (0..1_000).map(|n| format!("/x{n}")).collect();
+    let paths = [
+        ("without their texts", "/v1".to_owned() + &"/segment".repeat(1_000)),
+        ("prefixes of their texts", "/v1".to_owned() + &"/x".repeat(4_000)),
+        ("all texts", format!("/v1{all}{}/", "/x".repeat((8_000 - all.len()) / 2))),
+    ];
+    for pattern in LONG_PATH_PATTERNS {
+        let mut yaml = String::from("rules:\n");
+        for n in 0..1_000 {
+            let path = pattern.replace("{n}", &n.to_string());
+            let _ = writeln!(yaml, "- {{name: r{n}, limit: 10/s, match: {{path: \"{path}\"}}}}");
+        }
+        let rules = match RuleSet::parse("bench", &yaml) {
+            Ok(rules) => rules,
+            Err(errors) => return println!("{errors}"),
+        };
+        for (name, path) in &paths {
+            let Ok(request) = Request::new().with("path", path.as_str()) else { continue };
+            let requests = [request];
+            let costs = (0..ROUNDS).map(|_| measure(&rules, &requests) / 1e3).collect();
+            let (median, min, max) = spread(costs);
+            let found: usize = requests.iter().map(|request| rules.matching(request).len()).sum();
+            println!("{pattern:24}  {name:30}  {median:9.1} {min:8.1} {max:8.1}   {found:11}");
+        }
+    }
 }
 
 /// Returns the average nanoseconds per request over one measurement.
 #[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
-fn measure(rules: &RuleSet, requests: &[Request<'static>]) -> f64 {
+fn measure(rules: &RuleSet, requests: &[Request<'_>]) -> f64 {
     let start = Instant::now();
     let mut count = 0_u32;
     loop {

@@ -60,11 +60,6 @@ impl Condition {
         }
     }
 
-    /// Returns whether the test is equality with one of several texts.
-    pub(crate) fn is_exact(&self) -> bool {
-        matches!(&self.test, ValueTest::OneOf(patterns) if patterns.globs().len() == 0)
-    }
-
     /// Returns whether the request satisfies the condition.
     #[must_use]
     pub fn is_satisfied(&self, request: &Request<'_>) -> bool {

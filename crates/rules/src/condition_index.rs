@@ -1,10 +1,11 @@
 //! An index that finds, among many items, the few that may apply to a request.
 //!
 //! An item is indexed by one of its conditions only: the one that the fewest other items share. Of ten thousand
-//! rules with `method: GET` and different paths, each is found by its path. An item with this one exact condition
-//! matches without another check; all conditions of other candidates are checked. An item without a condition
-//! that can be indexed is a candidate for every request.
+//! rules with `method: GET` and different paths, each is found by its path. An item with only this condition matches
+//! without another check if the condition is a text or `**text**`; all conditions of other candidates are checked. An
+//! item without a condition that can be indexed is a candidate for every request.
 
+mod infix_index;
 mod network_index;
 mod prefix_trie;
 mod terms;
@@ -16,9 +17,10 @@ use smallvec::SmallVec;
 use tidegate_core::Request;
 
 use crate::condition::{Condition, present};
+use crate::condition_index::infix_index::InfixIndex;
 use crate::condition_index::network_index::NetworkIndex;
 use crate::condition_index::prefix_trie::PrefixTrie;
-use crate::condition_index::terms::{IndexTerm, TermCounts};
+use crate::condition_index::terms::{IndexTerm, TermCounts, is_decided_by_index};
 use crate::network::parse_address;
 
 /// The hasher of tables with keys from an operator's document.
@@ -30,8 +32,8 @@ pub(crate) type FixedHasher = BuildHasherDefault<DefaultHasher>;
 /// Items that are indexed under the same term, each with or without [`CERTAIN_FLAG`].
 type ItemList = SmallVec<[u32; 2]>;
 
-/// Flag of an item with one exact condition: a result of the index needs no other check. That check would cause three
-/// or four cache misses in a large set.
+/// Flag of an item with one condition that the index decides: a result of the index needs no other check. That check
+/// would cause three or four cache misses in a large set, or a search in a long value.
 const CERTAIN_FLAG: u32 = 1 << 31;
 
 /// Up to this many indexed attributes it is faster to look up each of them in the request than to look up each
@@ -64,7 +66,8 @@ impl ConditionIndex {
                 builders.len() - 1
             });
             // The number of items is far below this bit.
-            let certain = matches!(conditions, [only] if only.is_exact()) && item < CERTAIN_FLAG;
+            let certain =
+                matches!(conditions, [only] if is_decided_by_index(only)) && item < CERTAIN_FLAG;
             let item = if certain { item | CERTAIN_FLAG } else { item };
             if let Some(builder) = builders.get_mut(index) {
                 terms.into_iter().for_each(|term| builder.add(term, item));
@@ -119,6 +122,7 @@ struct AttributeIndex {
     prefixes: PrefixTrie,
     suffixes: PrefixTrie,
     nets: NetworkIndex,
+    infixes: Option<InfixIndex>,
 }
 
 impl AttributeIndex {
@@ -136,6 +140,9 @@ impl AttributeIndex {
         {
             self.nets.visit(address, found);
         }
+        if let Some(infixes) = &self.infixes {
+            infixes.visit(value, found);
+        }
     }
 }
 
@@ -146,6 +153,7 @@ struct IndexBuilder<'c> {
     prefixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
     suffixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
     nets: NetworkIndex,
+    infixes: HashMap<&'c [u8], ItemList, FixedHasher>,
 }
 
 impl<'c> IndexBuilder<'c> {
@@ -156,6 +164,7 @@ impl<'c> IndexBuilder<'c> {
             prefixes: HashMap::default(),
             suffixes: HashMap::default(),
             nets: NetworkIndex::default(),
+            infixes: HashMap::default(),
         }
     }
 
@@ -167,6 +176,7 @@ impl<'c> IndexBuilder<'c> {
                 self.suffixes.entry(text.bytes().rev().collect()).or_default()
             }
             IndexTerm::Network(network) => self.nets.entry(network),
+            IndexTerm::Infix(text) => self.infixes.entry(text).or_default(),
         };
         // A list may contain the same term twice.
         if items.last() != Some(&item) {
@@ -181,6 +191,7 @@ impl<'c> IndexBuilder<'c> {
             prefixes: PrefixTrie::new(self.prefixes),
             suffixes: PrefixTrie::new(self.suffixes),
             nets: self.nets,
+            infixes: InfixIndex::new(self.infixes),
         }
     }
 }
@@ -235,5 +246,45 @@ mod tests {
             matcher.candidates(&request, |item, _| found.push(item));
             assert_eq!(found, [n], "{request:?}");
         }
+    }
+
+    #[test]
+    fn long_path_has_only_the_candidates_whose_text_it_contains() {
+        let globs = [
+            |n: usize| format!("**/x{n}/**"),
+            |n: usize| format!("/v1/**/x{n}/*"),
+            |n: usize| format!("**/shop/*/x{n}/**.json"),
+        ];
+        for glob in globs {
+            let items: Vec<Vec<Condition>> =
+                (0..1_000).map(|n| item([("path", ValueTest::like(&glob(n)))])).collect();
+            let matcher = ConditionIndex::new(items.iter().map(Vec::as_slice));
+            let candidates = |path: String| {
+                let mut found = Vec::new();
+                let request = Request::new().with("path", path).unwrap();
+                matcher.candidates(&request, |item, _| found.push(item));
+                found.sort_unstable();
+                found
+            };
+            let path = |text: &str| format!("/v1{}/shop/9/x.json", text.repeat(8_000 / text.len()));
+            assert!(candidates(path("/x")).is_empty());
+            assert_eq!(candidates(path("/y/x7/x7/x77")), [7, 77]);
+            let all: String = (0..1_000).map(|n| format!("/x{n}")).collect();
+            assert_eq!(candidates(path(&all)), (0..1_000).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn nested_texts_are_each_found_once() {
+        let items: Vec<Vec<Condition>> = (1..=40)
+            .map(|n| item([("path", ValueTest::like(&format!("**{}**", "a".repeat(n))))]))
+            .collect();
+        let matcher = ConditionIndex::new(items.iter().map(Vec::as_slice));
+        let request = Request::new().with("path", "a".repeat(8_000)).unwrap();
+        let mut found = Vec::new();
+        matcher.candidates(&request, |item, certain| found.push((item, certain)));
+        found.sort_unstable();
+        // The index contains the last 32 bytes of a text, so that a longer one is checked again.
+        assert_eq!(found, (0..40).map(|item| (item, item < 32)).collect::<Vec<_>>());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use smallvec::SmallVec;
+use memchr::{memchr, memmem, memrchr};
 
 /// A pattern in which `*` stands for any run without `/` and `**` for any run at all.
 ///
@@ -15,16 +15,17 @@ pub struct Glob {
     prefix: usize,
     /// Length of the text after the last star.
     suffix: usize,
-    middle: GlobMiddle,
+    /// The stars before the last one, each with the text after it. Most patterns have none.
+    steps: Box<[GlobStep]>,
+    last_star: StarKind,
 }
 
-/// The part between the literal ends.
+/// A star and the literal after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum GlobMiddle {
-    /// One star, as in most patterns.
-    Star(StarKind),
-    /// Several stars with text between them.
-    Steps(Box<[GlobStep]>),
+struct GlobStep {
+    star: StarKind,
+    /// Never empty.
+    literal: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,30 +36,27 @@ enum StarKind {
     Anywhere,
 }
 
-impl StarKind {
-    fn covers(self, byte: u8) -> bool {
-        self == Self::Anywhere || byte != b'/'
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GlobStep {
-    Byte(u8),
-    Run(StarKind),
-}
-
 impl Glob {
     /// Returns the pattern, if the text has a star in it.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let prefix = text.find('*')?;
         let suffix = text.len() - text.rfind('*')? - 1;
-        let steps = parse_steps(text.get(prefix..text.len() - suffix)?);
-        let middle = match steps.as_slice() {
-            [GlobStep::Run(star)] => GlobMiddle::Star(*star),
-            _ => GlobMiddle::Steps(steps.into_boxed_slice()),
+        let mut rest = text.get(prefix..text.len() - suffix)?;
+        let mut steps = Vec::new();
+        let last_star = loop {
+            let literal_and_rest = rest.trim_start_matches('*');
+            let star = match rest.len() - literal_and_rest.len() {
+                1 => StarKind::WithinSegment,
+                _ => StarKind::Anywhere,
+            };
+            // The text ends with a star, so that a literal has one after it.
+            let Some(end) = literal_and_rest.find('*') else { break star };
+            let (literal, after) = literal_and_rest.split_at_checked(end)?;
+            steps.push(GlobStep { star, literal: literal.into() });
+            rest = after;
         };
-        Some(Self { text: text.into(), prefix, suffix, middle })
+        Some(Self { text: text.into(), prefix, suffix, steps: steps.into(), last_star })
     }
 
     /// Returns whether the pattern matches the whole value.
@@ -68,9 +66,10 @@ impl Glob {
         value
             .strip_prefix(self.prefix().as_bytes())
             .and_then(|rest| rest.strip_suffix(self.suffix().as_bytes()))
-            .is_some_and(|rest| match &self.middle {
-                GlobMiddle::Star(star) => rest.iter().all(|&byte| star.covers(byte)),
-                GlobMiddle::Steps(steps) => matches_steps(steps, rest),
+            .is_some_and(|rest| match (&*self.steps, self.last_star) {
+                ([], StarKind::Anywhere) => true,
+                ([], StarKind::WithinSegment) => !rest.contains(&b'/'),
+                (steps, last_star) => matches_steps(steps, last_star, rest),
             })
     }
 
@@ -85,6 +84,25 @@ impl Glob {
     pub fn suffix(&self) -> &str {
         self.text.get(self.text.len() - self.suffix..).unwrap_or_default()
     }
+
+    /// Returns the texts between stars, which every matching value contains; none is empty.
+    pub(crate) fn infixes(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().map(|step| &*step.literal)
+    }
+
+    /// Returns the text of a pattern `**text**`, which matches every value that contains it.
+    pub(crate) fn contained_text(&self) -> Option<&str> {
+        match &*self.steps {
+            [GlobStep { star: StarKind::Anywhere, literal }]
+                if self.last_star == StarKind::Anywhere
+                    && self.prefix().is_empty()
+                    && self.suffix().is_empty() =>
+            {
+                Some(literal)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The pattern as it was written.
@@ -94,50 +112,57 @@ impl fmt::Display for Glob {
     }
 }
 
-fn parse_steps(text: &str) -> Vec<GlobStep> {
-    let mut steps = Vec::with_capacity(text.len());
-    for byte in text.bytes() {
-        match (byte, steps.last_mut()) {
-            (b'*', Some(GlobStep::Run(star))) => *star = StarKind::Anywhere,
-            (b'*', _) => steps.push(GlobStep::Run(StarKind::WithinSegment)),
-            _ => steps.push(GlobStep::Byte(byte)),
-        }
-    }
-    steps
-}
-
-/// Matches a value by following all paths through the steps at once, so that no value causes backtracking.
-fn matches_steps(steps: &[GlobStep], value: &[u8]) -> bool {
-    // `open` contains, in order, the steps that may match the next byte. A star is always followed
-    // by the step after it, because its run may end at any byte.
-    let mut open: SmallVec<[usize; 32]> = SmallVec::new();
-    let mut next: SmallVec<[usize; 32]> = SmallVec::new();
-    open_step(steps, 0, &mut open);
-    for &byte in value {
-        if open.is_empty() {
-            return false;
-        }
-        next.clear();
-        for &at in &open {
-            match steps.get(at) {
-                Some(GlobStep::Byte(wanted)) if *wanted == byte => {
-                    open_step(steps, at + 1, &mut next);
+/// Matches the value between prefix and suffix: steps, then a last star up to the end of the value.
+///
+/// Each literal is searched once from left to right, and its first occurrence is taken:
+///
+/// - After `**` the first occurrence leaves the most of the value for the rest of the pattern.
+/// - After `*` a literal starts at or before the next slash. The first occurrence is the best one if the literal has no
+///   slash. It is the only one if the literal has a slash, because the slashes must coincide.
+/// - If a step after `*` fails, the literal after the latest `**` is searched again. An occurrence that ends in the same
+///   segment would fail too, since it allows fewer starts of the next literal. So the search continues behind the
+///   segment, and no part of the value is searched again for the same step.
+fn matches_steps(steps: &[GlobStep], last_star: StarKind, value: &[u8]) -> bool {
+    let after = |position: usize| value.get(position..).unwrap_or_default();
+    let next_slash = |position: usize| memchr(b'/', after(position)).map(|slash| position + slash);
+    // The earliest end of the last literal, if the last star must not contain a slash.
+    let earliest_end = match last_star {
+        StarKind::Anywhere => 0,
+        StarKind::WithinSegment => memrchr(b'/', value).map_or(0, |slash| slash + 1),
+    };
+    let (mut index, mut position) = (0, 0);
+    // The step of the latest `**`, the start of its literal, and its end.
+    let mut retry: Option<(usize, usize, usize)> = None;
+    loop {
+        let matched = match steps.get(index) {
+            None if position >= earliest_end => return true,
+            None => None,
+            Some(GlobStep { star: StarKind::Anywhere, literal }) => {
+                if index + 1 == steps.len() {
+                    position = position.max(earliest_end.saturating_sub(literal.len()));
                 }
-                Some(GlobStep::Run(star)) if star.covers(byte) => open_step(steps, at, &mut next),
-                _ => {}
+                let Some(start) = memmem::find(after(position), literal.as_bytes()) else {
+                    return false;
+                };
+                let (start, end) = (position + start, position + start + literal.len());
+                retry = Some((index, start, end));
+                Some(end)
             }
-        }
-        std::mem::swap(&mut open, &mut next);
-    }
-    open.last() == Some(&steps.len())
-}
-
-/// Opens a step, and the next one if the step is a star. Two stars are never adjacent.
-fn open_step(steps: &[GlobStep], at: usize, open: &mut SmallVec<[usize; 32]>) {
-    let after_star = matches!(steps.get(at), Some(GlobStep::Run(_))).then_some(at + 1);
-    for at in std::iter::once(at).chain(after_star) {
-        if open.last().is_none_or(|&last| last < at) {
-            open.push(at);
-        }
+            Some(GlobStep { star: StarKind::WithinSegment, literal }) => {
+                let last_start = next_slash(position).unwrap_or(value.len());
+                let last_end = value.len().min(last_start + literal.len());
+                let window = value.get(position..last_end).unwrap_or_default();
+                memmem::find(window, literal.as_bytes())
+                    .map(|start| position + start + literal.len())
+            }
+        };
+        (index, position) = match (matched, retry) {
+            (Some(end), _) => (index + 1, end),
+            (None, None) => return false,
+            (None, Some((step, start, end))) => {
+                let Some(slash) = next_slash(end) else { return false };
+                (step, (start + 1).max(slash + 1 - (end - start)))
+            }
+        };
     }
 }

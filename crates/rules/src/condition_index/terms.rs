@@ -1,5 +1,6 @@
 //! The terms under which items are indexed.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use ipnet::IpNet;
@@ -7,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::condition::{Condition, ValueTest};
 use crate::condition_index::FixedHasher;
+use crate::condition_index::infix_index::InfixIndex;
 use crate::glob::Glob;
 
 /// A part of a value that leads to the items indexed under it.
@@ -20,7 +22,13 @@ pub(crate) enum IndexTerm<'c> {
     Suffix(&'c str),
     /// A network that contains the value.
     Network(IpNet),
+    /// A text anywhere in the value, at most [`InfixIndex::MAX_TEXT_BYTES`] long.
+    Infix(&'c [u8]),
 }
+
+/// An end of a glob that at most this many conditions share is used rather than an infix: the check of a few candidates is
+/// cheaper than a search in the whole value.
+const MAX_CONDITIONS_BY_END: u32 = 8;
 
 /// The number of items that could be indexed under each term of each attribute.
 pub(crate) struct TermCounts<'c> {
@@ -35,7 +43,8 @@ impl<'c> TermCounts<'c> {
             match condition.test() {
                 ValueTest::OneOf(patterns) => {
                     patterns.exact().map(IndexTerm::Exact).for_each(&mut count);
-                    patterns.globs().flat_map(ends).for_each(count);
+                    patterns.globs().flat_map(ends).for_each(&mut count);
+                    patterns.globs().flat_map(infixes).for_each(count);
                 }
                 ValueTest::In(networks) => {
                     networks.iter().copied().map(IndexTerm::Network).for_each(count);
@@ -69,9 +78,8 @@ impl<'c> TermCounts<'c> {
         match condition.test() {
             ValueTest::OneOf(patterns) => {
                 let exact = patterns.exact().map(|text| Some(IndexTerm::Exact(text)));
-                let globs = patterns.globs().map(|glob| {
-                    ends(glob).min_by_key(|&end| self.count(condition.attribute(), end))
-                });
+                let globs =
+                    patterns.globs().map(|glob| self.glob_term(condition.attribute(), glob));
                 exact.chain(globs).collect()
             }
             ValueTest::In(networks) => {
@@ -79,6 +87,23 @@ impl<'c> TermCounts<'c> {
             }
             ValueTest::Present | ValueTest::Absent => None,
         }
+    }
+
+    /// Returns the term of a glob; `None` if it has no literal.
+    fn glob_term(&self, attribute: &'c str, glob: &'c Glob) -> Option<IndexTerm<'c>> {
+        let with_count = |term| (self.count(attribute, term), term);
+        let end = ends(glob).map(with_count).min_by_key(|&(count, _)| count);
+        if let Some((count, end)) = end
+            && count <= MAX_CONDITIONS_BY_END
+        {
+            return Some(end);
+        }
+        // Among equals an end is cheaper to find, and a long infix is in fewer values.
+        let infixes = infixes(glob).map(with_count);
+        end.into_iter()
+            .chain(infixes)
+            .min_by_key(|&(count, term)| (count, breadth(&term), Reverse(infix_length(&term))))
+            .map(|(_, term)| term)
     }
 
     fn count(&self, attribute: &'c str, term: IndexTerm<'c>) -> u32 {
@@ -93,10 +118,37 @@ fn ends(glob: &Glob) -> impl Iterator<Item = IndexTerm<'_>> {
     prefix.map(IndexTerm::Prefix).into_iter().chain(suffix.map(IndexTerm::Suffix))
 }
 
+/// Returns the literals between the stars of a glob.
+fn infixes(glob: &Glob) -> impl Iterator<Item = IndexTerm<'_>> {
+    glob.infixes().map(|text| {
+        let last = text.as_bytes().last_chunk::<{ InfixIndex::MAX_TEXT_BYTES }>();
+        IndexTerm::Infix(last.map_or(text.as_bytes(), |last| last.as_slice()))
+    })
+}
+
+fn infix_length(term: &IndexTerm<'_>) -> usize {
+    match term {
+        IndexTerm::Infix(text) => text.len(),
+        _ => 0,
+    }
+}
+
+/// Returns whether every value that the index finds for the condition satisfies it: each alternative is a text, or `**text**`
+/// with a text that is indexed in full.
+pub(crate) fn is_decided_by_index(condition: &Condition) -> bool {
+    match condition.test() {
+        ValueTest::OneOf(patterns) => patterns.globs().all(|glob| {
+            glob.contained_text().is_some_and(|text| text.len() <= InfixIndex::MAX_TEXT_BYTES)
+        }),
+        _ => false,
+    }
+}
+
 fn breadth(term: &IndexTerm<'_>) -> u8 {
     match term {
         IndexTerm::Exact(_) => 0,
         IndexTerm::Network(_) => 1,
         IndexTerm::Prefix(_) | IndexTerm::Suffix(_) => 2,
+        IndexTerm::Infix(_) => 3,
     }
 }

@@ -32,6 +32,20 @@ proptest! {
             "{} against {}", pattern, value
         );
     }
+
+    /// Few letters and many stars, so that literals overlap and a `*` often ends at a slash.
+    #[test]
+    fn glob_with_many_stars_matches_like_a_backtracking_reference(
+        pattern in "[a/]{0,2}([*]{1,2}[a/]{1,3}){1,4}[*]{1,2}[ab/]{0,2}",
+        value in "[a/]{0,3}[ab/]{0,6}[a/]{0,7}",
+    ) {
+        let glob = Glob::new(&pattern).unwrap();
+        prop_assert_eq!(
+            glob.matches(&value),
+            reference_matches(pattern.as_bytes(), value.as_bytes()),
+            "{} against {}", pattern, value
+        );
+    }
 }
 
 #[test]

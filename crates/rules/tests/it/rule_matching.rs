@@ -92,6 +92,7 @@ fn attribute() -> impl Strategy<Value = &'static str> {
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => "[ab/]{0,5}",
+        2 => "[ab/]{5,12}",
         2 => select(&ADDRESSES[..]).prop_map(str::to_owned),
         1 => "[ab*é/]{0,5}",
     ]
@@ -102,6 +103,8 @@ fn pattern() -> impl Strategy<Value = ValuePattern> {
         3 => "[ab/]{1,4}".prop_map(|text| ValuePattern::Exact(text.into())),
         2 => "[ab/]{0,3}[*]{1,2}[ab/]{0,2}".prop_map(|text| ValuePattern::like(&text)),
         1 => "[ab/*é]{1,6}".prop_map(|text| ValuePattern::like(&text)),
+        3 => "[*]{1,2}[ab/]{1,3}([*]{1,2}[ab/]{1,3})?[*]{1,2}"
+            .prop_map(|text| ValuePattern::like(&text)),
         1 => select(&ADDRESSES[..]).prop_map(ValuePattern::like),
     ]
 }
@@ -186,6 +189,28 @@ proptest! {
             let wanted = first.map_or(LimitOrigin::Rule, LimitOrigin::Override);
             prop_assert_eq!(rule.limit_for(&request, now).origin, wanted, "{:?}", request);
         }
+    }
+}
+
+/// The index contains only the end of a long text. A value with that end and another start must not match.
+#[test]
+fn long_text_between_stars_is_compared_in_full() {
+    let text = "/a-long-name-of-an-application-with-many-parts/";
+    let rules = RuleSet::new(vec![
+        rule("long")
+            .with_condition(Condition::new("path", ValueTest::like(&format!("**{text}**")))),
+        rule("end")
+            .with_condition(Condition::new("path", ValueTest::like("**-with-many-parts/**"))),
+    ]);
+    let rules = rules.unwrap();
+    for (path, wanted) in [
+        (format!("/x{text}y"), &["long", "end"][..]),
+        (format!("/x{}y", text.replace("/a-", "/b-")), &["end"]),
+        ("/x/a-long-name".to_owned(), &[]),
+    ] {
+        let request = Request::new().with("path", path).unwrap();
+        let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
+        assert_eq!(found, wanted, "{request:?}");
     }
 }
 
