@@ -60,7 +60,8 @@ export function fleet(main) {
     const report = now.store;
     const rows = report.kind === "memory"
       ? [["state in", "the memory of this process"], ["clients", `${count(report.keys)} of ${count(report.maxKeys)}`],
-        ["tables", bytes(report.bytes)], ["expired buckets", count(report.expired)], ["charges to overflow buckets", count(report.overflowed)]]
+        ["tables, logs and slots", `${bytes(report.bytes)} of ${bytes(report.maxBytes)}`], ["expired buckets", count(report.expired)],
+        ["charges to overflow buckets", count(report.overflowed)], ["charges denied for lack of memory", count(report.growthDenied)]]
       : [["state in", "Redis"], ["nodes that share it", count(report.fleet)], ["parts of checks without a reply in time", count(report.late)],
         ["denials from the cache", count(report.remembered)], ["lost refunds", count(report.lost)], ["failovers", count(report.failovers)],
         ["leased", `${count(report.leasedTokens)} tokens for ${count(report.leasedClients)} clients`]];

@@ -55,8 +55,10 @@ fn memory_report(store: &MemoryStore) -> MemoryReport {
         keys: usage.keys as u64,
         max_keys: usage.max_keys as u64,
         bytes: usage.bytes as u64,
+        max_bytes: usage.max_bytes as u64,
         expired: usage.expired,
         overflowed: usage.overflowed,
+        growth_denied: usage.growth_denied,
     }
 }
 

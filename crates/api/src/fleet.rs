@@ -61,12 +61,16 @@ pub struct MemoryReport {
     pub keys: u64,
     /// The limit of stored keys.
     pub max_keys: u64,
-    /// Memory of the keys in bytes.
+    /// Memory of tables, logs and slots in flight in bytes.
     pub bytes: u64,
+    /// The most bytes.
+    pub max_bytes: u64,
     /// Keys that were removed after they expired.
     pub expired: u64,
-    /// Charges that used a shared bucket because no key was free.
+    /// Charges that used a shared bucket because the store was full.
     pub overflowed: u64,
+    /// Charges that were denied because a client's log or slots could not grow in a full store.
+    pub growth_denied: u64,
 }
 
 /// Counters in Redis.

@@ -19,7 +19,6 @@ use std::str::FromStr;
 
 use tidegate_core::{HeaderStyle, Span};
 use tidegate_gateway::GatewayConfig;
-use tidegate_limiter::MemoryStore;
 use tidegate_net::client::{ClientTls, HttpClient};
 use tidegate_net::token::BearerToken;
 use tidegate_redis::Secret;
@@ -29,6 +28,7 @@ use tidegate_service::rules::{RuleSource, RulesConfig};
 use tidegate_service::service::rls::RlsHeaders;
 use tidegate_service::store::StoreConfig;
 
+use self::file::MemorySettings;
 pub(crate) use self::file::{ConfigFile, FileKind, detect_kind};
 pub(crate) use self::gateway::GatewaySettings;
 pub(crate) use self::secrets::PASSWORD_VARIABLE;
@@ -153,7 +153,7 @@ impl Config {
         };
         let (listener, gateway) =
             gateway::resolve(flags.gateway, &flags.upstream, file.gateway, file.forwarding)?;
-        let store = Self::store(flags.redis.as_ref(), file.redis, file.max_keys, state)?;
+        let store = Self::store(flags.redis.as_ref(), file.redis, &file.memory, state)?;
         Ok(Self {
             listen: ListenConfig {
                 http: or_default(flags.http.or(file.http), DEFAULT_HTTP),
@@ -179,15 +179,13 @@ impl Config {
     fn store(
         flag: Option<&Secret>,
         file: Option<RedisSettings>,
-        max_keys: Option<usize>,
+        memory: &MemorySettings,
         state: impl FnOnce() -> Result<Option<PathBuf>, ConfigError>,
     ) -> Result<StoreConfig, ConfigError> {
         let redis = flag.map(RedisSettings::from_flag).transpose()?.or(file);
         Ok(match redis {
             Some(redis) => StoreConfig::Redis { config: Box::new(redis.load()?), state: state()? },
-            None => {
-                StoreConfig::Memory { max_keys: max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS) }
-            }
+            None => memory.store(),
         })
     }
 }

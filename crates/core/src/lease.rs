@@ -105,6 +105,12 @@ impl LeaseSet {
         self.list.is_empty()
     }
 
+    /// Returns the bytes that the list of leases allocates.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.list.capacity() * size_of::<Lease>()
+    }
+
     /// Returns the lease with this id.
     #[must_use]
     pub fn get(&self, id: LeaseId) -> Option<&Lease> {

@@ -22,6 +22,8 @@ pub enum StoreConfig {
     Memory {
         /// Most clients in memory.
         max_keys: usize,
+        /// Most bytes of their state.
+        max_bytes: usize,
     },
     /// State in Redis.
     Redis {
@@ -58,8 +60,9 @@ impl AnyStore {
     /// A server answered, and can't be used with this configuration.
     pub async fn start(config: StoreConfig, clock: &Clock) -> Result<Self, OpenError> {
         Ok(match config {
-            StoreConfig::Memory { max_keys } => {
-                Self::Memory(Arc::new(MemoryStore::with_max_keys(max_keys, clock.clone())))
+            StoreConfig::Memory { max_keys, max_bytes } => {
+                let store = MemoryStore::with_capacity(max_keys, max_bytes, clock.clone());
+                Self::Memory(Arc::new(store))
             }
             StoreConfig::Redis { config, state } => {
                 let file = state.map(|folder| FleetFile::for_store(&config, &folder));

@@ -7,12 +7,14 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, Location, Spanned};
 use tidegate_core::{HeaderStyle, IetfDraft, ResetFormat, Span};
+use tidegate_limiter::MemoryStore;
 use tidegate_net::token::BearerToken;
 use tidegate_rules::{RuleSet, SourceRange};
 use tidegate_service::config_error::{ConfigError, describe_yaml_error, read_file, source_range};
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::RuleSource;
 use tidegate_service::service::rls::RlsHeaders;
+use tidegate_service::store::StoreConfig;
 
 use crate::config::gateway::{GatewaySettings, RawGateway};
 use crate::config::identity::RawIdentity;
@@ -34,7 +36,7 @@ pub(crate) struct ConfigFile {
     pub(crate) admin: Option<ListenAddress>,
     pub(crate) gateway: Option<ListenAddress>,
     pub(crate) token: Option<BearerToken>,
-    pub(crate) max_keys: Option<usize>,
+    pub(crate) memory: MemorySettings,
     pub(crate) redis: Option<RedisSettings>,
     pub(crate) rules: Option<RuleSource>,
     pub(crate) envoy: Option<PathBuf>,
@@ -85,6 +87,7 @@ struct RawStore {
 #[serde(deny_unknown_fields, default)]
 struct RawMemory {
     max_keys: Option<Spanned<String>>,
+    max_bytes: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -164,9 +167,7 @@ impl ConfigFile {
             gateway: reader.parsed("listen.gateway", listen.gateway),
             token: reader.parsed("admin.token", raw.admin.token),
             redis: redis_source(&mut reader, path, &raw.store.memory, raw.store.redis),
-            max_keys: (raw.store.memory).and_then(|memory| {
-                reader.whole("store.memory.max_keys", memory.max_keys, MAX_KEYS)
-            }),
+            memory: MemorySettings::read(&mut reader, raw.store.memory.unwrap_or_default()),
             headers: HeaderStyle {
                 reset: reader.word("headers.reset", raw.headers.reset, RESETS),
                 ietf: reader.word("headers.ietf", raw.headers.ietf, DRAFTS),
@@ -241,8 +242,33 @@ fn poll_interval(reader: &mut FieldReader<'_>, text: Spanned<String>) -> Span {
     poll
 }
 
-/// Largest value of `store.memory.max_keys`.
-pub(crate) const MAX_KEYS: usize = 1_000_000_000;
+/// The capacity of a store in memory.
+#[derive(Debug, Default)]
+pub(crate) struct MemorySettings {
+    pub(crate) max_keys: Option<usize>,
+    pub(crate) max_bytes: Option<usize>,
+}
+
+impl MemorySettings {
+    /// Largest value of `max_keys`.
+    pub(crate) const MAX_KEYS: usize = 1_000_000_000;
+    /// Largest value of `max_bytes`: 1 TiB.
+    pub(crate) const MAX_BYTES: usize = 1 << 40;
+
+    fn read(reader: &mut FieldReader, raw: RawMemory) -> Self {
+        Self {
+            max_keys: reader.whole("store.memory.max_keys", raw.max_keys, Self::MAX_KEYS),
+            max_bytes: reader.whole("store.memory.max_bytes", raw.max_bytes, Self::MAX_BYTES),
+        }
+    }
+
+    /// Returns the store with these settings, and the defaults of the others.
+    pub(crate) fn store(&self) -> StoreConfig {
+        let max_keys = self.max_keys.unwrap_or(MemoryStore::DEFAULT_MAX_KEYS);
+        let default_bytes = || MemoryStore::default_max_bytes(max_keys);
+        StoreConfig::Memory { max_keys, max_bytes: self.max_bytes.unwrap_or_else(default_bytes) }
+    }
+}
 
 /// The kind of a YAML file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidegate_limiter::MemoryStore;
 use tidegate_rules::schema::{Schema, parts};
 
-use super::file::{DRAFTS, MAX_KEYS, RESETS, RLS_HEADERS};
+use super::file::{DRAFTS, MemorySettings, RESETS, RLS_HEADERS};
 use super::tls::LISTENERS;
 use super::{DEFAULT_ADMIN, DEFAULT_GATEWAY, DEFAULT_GRPC, DEFAULT_HTTP, DEFAULT_RESP};
 
@@ -64,16 +64,28 @@ fn listen() -> Schema {
 }
 
 fn store() -> Schema {
-    let memory = Schema::map("Counts in the memory of this process.").key(
-        "max_keys",
-        Schema::whole(
-            "Most keys in memory. Each client has one key per rule. When the store is full, new clients share overflow buckets.",
-            1,
-            u64::try_from(MAX_KEYS).unwrap_or(u64::MAX),
+    let largest = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+    let memory = Schema::map("Counts in the memory of this process. The store is full when it reaches `max_keys` or `max_bytes`: then new clients share overflow buckets.")
+        .key(
+            "max_keys",
+            Schema::whole(
+                "Most keys in memory. Each client has one key per rule.",
+                1,
+                largest(MemorySettings::MAX_KEYS),
+            )
+            .with_default(MemoryStore::DEFAULT_MAX_KEYS)
+            .example(1_000_000),
         )
-        .with_default(MemoryStore::DEFAULT_MAX_KEYS)
-        .example(1_000_000),
-    );
+        .key(
+            "max_bytes",
+            Schema::whole(
+                "Most bytes of tables, logs and slots in flight. Without it: 64 for each of `max_keys`, at least 16 MiB. A `sliding_log` needs 16 to 32 bytes per request in its window, a request in flight 24 to 48. If a log or slots can't grow, their client is denied until older entries expire.",
+                1,
+                largest(MemorySettings::MAX_BYTES),
+            )
+            .with_default(MemoryStore::default_max_bytes(MemoryStore::DEFAULT_MAX_KEYS))
+            .example(512_000_000),
+        );
     Schema::map("Store of the counters: `memory` for one node, which is the default, or `redis` for all nodes together.")
         .with("maxProperties", 1)
         .key("memory", memory.example(json!({"max_keys": 1_000_000})))

@@ -92,6 +92,29 @@ fn send_traffic(server: &Server) {
     assert_eq!(server.request("POST", "/v1/check/batch", &batch.to_string()).status, 200);
 }
 
+/// The log of one client could take any amount of memory up to its limit before there was a budget in bytes.
+#[test]
+fn memory_store_stays_within_its_bytes_and_denies_a_log_that_cannot_grow() {
+    let folder = Folder::new();
+    let config = folder.file(
+        "tidegate.yaml",
+        "listen: {grpc: off}\nstore: {memory: {max_bytes: 10_000}}\nrules:\n  inline:\n    \
+         - {name: api, per: [user], limit: 2000 per day, algorithm: sliding_log}\n",
+    );
+    let server = Server::with_arguments(&["--config", &config, "--http", "127.0.0.1:0"]);
+    let allowed = (0..600).filter(|_| check_status(&server, &json!({"user": "alice"})) == 200);
+    // 512 entries of 16 bytes fit, twice as many do not.
+    assert_eq!(allowed.count(), 512);
+    let denied = server.check(&json!({"attributes": {"user": "alice"}}).to_string());
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    let scrape = Scrape::fetch(&server);
+    assert_eq!(scrape.value("tidegate_memory_bytes_limit"), 10_000.0);
+    let bytes = scrape.value("tidegate_memory_bytes");
+    assert!((8_192.0..=10_000.0).contains(&bytes), "{bytes}");
+    assert_eq!(scrape.value("tidegate_memory_growth_denied_total"), 89.0);
+    assert_eq!(scrape.value("tidegate_memory_overflowed_total"), 0.0);
+}
+
 #[test]
 fn every_check_is_counted_once_by_listener_answer_and_rule() {
     let server = Server::with_rules(RULES);

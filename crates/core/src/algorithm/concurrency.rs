@@ -6,7 +6,7 @@
 //! again, above the amount if needed; new requests are denied until they fit. Memory grows with the
 //! amount, so the amount is bounded.
 
-use crate::algorithm::{Bound, Meter, State};
+use crate::algorithm::{Bound, HeapUse, Meter, State};
 use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::{Span, Timestamp};
@@ -87,6 +87,18 @@ impl SlotSet {
     #[must_use]
     pub fn complete_from(&self) -> Timestamp {
         self.complete_from
+    }
+
+    /// Returns the memory of slots and tombstones.
+    pub(crate) fn heap_use(&self) -> HeapUse {
+        HeapUse::of::<Slot>(self.taken.len(), self.taken.capacity())
+    }
+
+    /// Releases the memory of past slots, if the present ones need less than a quarter of it.
+    pub(crate) fn shrink(&mut self) {
+        if self.taken.len() < self.taken.capacity() / 4 {
+            self.taken.shrink_to(self.taken.len() * 2);
+        }
     }
 
     fn held(&self, now: Timestamp) -> impl Iterator<Item = &Slot> {

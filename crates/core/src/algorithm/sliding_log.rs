@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::algorithm::fixed_window::without_burst;
-use crate::algorithm::{Bound, Meter, State};
+use crate::algorithm::{Bound, HeapUse, Meter, State};
 use crate::outcome::RefundToken;
 use crate::quota::{Quota, QuotaError};
 use crate::time::Timestamp;
@@ -40,6 +40,18 @@ impl AdmissionLog {
     /// Returns the sum of all entries.
     pub(crate) fn spent(&self) -> u64 {
         self.spent
+    }
+
+    /// Returns the memory of the entries.
+    pub(crate) fn heap_use(&self) -> HeapUse {
+        HeapUse::of::<(Timestamp, u64)>(self.entries.len(), self.entries.capacity())
+    }
+
+    /// Releases the memory of past entries, if the present ones need less than a quarter of it.
+    pub(crate) fn shrink(&mut self) {
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
     }
 
     /// Returns the entries of both logs. For an instant in both, the larger entry counts.

@@ -2,9 +2,13 @@
 //!
 //! Expired entries are removed when a table grows for new keys, and shard by shard by
 //! [`MemoryStore::sweep`]. No operation locks the whole store. A full store never evicts a client that is
-//! being limited: new clients share a few overflow buckets per rule instead.
+//! being limited: new clients share a few overflow buckets per rule instead. If the log or the slots in
+//! flight of a client can't grow, the client is denied, as if it had reached its limit.
 
+#[cfg(test)]
+mod budget_tests;
 mod entry;
+mod entry_hint;
 mod hot;
 mod lease_table;
 mod prefetch;
@@ -20,7 +24,8 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome, State, Timestamp};
 
-use self::entry::{CompactEntry, high_half, low_half};
+use self::entry::{high_half, low_half};
+use self::entry_hint::EntryHint;
 use self::hot::HotKeys;
 use self::lease_table::LeaseTable;
 use self::prefetch::prefetch;
@@ -48,6 +53,7 @@ pub struct MemoryStore {
     hot: HotKeys,
     seed: [u8; 32],
     overflowed: AtomicU64,
+    growth_denied: AtomicU64,
     next_sweep: AtomicUsize,
 }
 
@@ -56,45 +62,22 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct PaddedShard(SpinLock<StoreShard>);
 
-/// The address and the number of a shard's compact slots, read without the shard's lock.
-///
-/// Both share one word, so that the hints of a whole store fit the nearest cache. A hint that is stale, or
-/// wrong because a number did not fit, only causes a useless prefetch.
-#[derive(Default)]
-struct EntryHint(AtomicU64);
-
-impl EntryHint {
-    const COUNT_BITS: u32 = 16;
-
-    #[inline]
-    fn update(&self, shard: &StoreShard) {
-        let (address, count) = shard.compact_slots();
-        let count = count.min((1 << Self::COUNT_BITS) - 1);
-        self.0.store(((address as u64) << Self::COUNT_BITS) | count as u64, Ordering::Relaxed);
-    }
-
-    /// Returns the address at which the entry of a key probably is.
-    #[inline]
-    fn address(&self, key: Key) -> usize {
-        let hint = self.0.load(Ordering::Relaxed);
-        let count = (hint & ((1 << Self::COUNT_BITS) - 1)) as usize;
-        let offset = table::home_slot(low_half(key), count) * size_of::<CompactEntry>();
-        ((hint >> Self::COUNT_BITS) as usize).wrapping_add(offset)
-    }
-}
-
 /// The size and the capacity of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryUse {
     /// Keys with their own bucket.
     pub keys: usize,
-    /// Bytes of the tables, vacant slots included.
+    /// Bytes of tables, logs, slots in flight and leases, vacant slots of tables included.
     pub bytes: usize,
     /// The capacity of the store in keys.
     pub max_keys: usize,
+    /// The capacity of the store in bytes.
+    pub max_bytes: usize,
     /// Charges to overflow buckets since the start, because the store was full.
     pub overflowed: u64,
+    /// Charges that were denied since the start, because a client's log or slots could not grow in a full store.
+    pub growth_denied: u64,
     /// Keys that were removed since the start because they had expired. A client that is being limited is
     /// never removed.
     pub expired: u64,
@@ -109,6 +92,10 @@ impl std::fmt::Debug for MemoryStore {
 impl MemoryStore {
     /// The default capacity of a store in keys.
     pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
+    /// The default capacity in bytes for each key. A token bucket needs 30 to 38 bytes, vacant slots included.
+    pub const DEFAULT_BYTES_PER_KEY: usize = 64;
+    /// The least default capacity in bytes, so that a store for few keys has room for long logs.
+    pub const MIN_DEFAULT_BYTES: usize = 16 * 1024 * 1024;
     /// Overflow buckets per rule, which new clients share when the store is full.
     pub const OVERFLOW_BUCKETS: u64 = 16;
 
@@ -122,11 +109,27 @@ impl MemoryStore {
         Self::with_max_keys(Self::DEFAULT_MAX_KEYS, clock)
     }
 
-    /// Makes an empty store for `max_keys`, at least one.
+    /// Makes an empty store for `max_keys`, at least one, and the bytes of
+    /// [`default_max_bytes`](Self::default_max_bytes).
     ///
-    /// Each shard has an equal part of the capacity, so some shards may be full a little earlier.
+    /// Each shard has an equal part of the keys, so some shards may be full a little earlier.
     #[must_use]
     pub fn with_max_keys(max_keys: usize, clock: Clock) -> Self {
+        Self::with_capacity(max_keys, Self::default_max_bytes(max_keys), clock)
+    }
+
+    /// Returns the default capacity in bytes of a store for `max_keys`.
+    #[must_use]
+    pub fn default_max_bytes(max_keys: usize) -> usize {
+        max_keys.saturating_mul(Self::DEFAULT_BYTES_PER_KEY).max(Self::MIN_DEFAULT_BYTES)
+    }
+
+    /// Makes an empty store for `max_keys`, at least one, and `max_bytes` of tables, logs and slots in flight. The store
+    /// is full when it reaches either.
+    ///
+    /// Overflow buckets, renewals and releases of slots, and leases are stored in a full store too.
+    #[must_use]
+    pub fn with_capacity(max_keys: usize, max_bytes: usize, clock: Clock) -> Self {
         let max_keys = max_keys.max(1);
         let shards = (max_keys / Self::KEYS_PER_SHARD).clamp(1, Self::MAX_SHARDS);
         let shards = 1usize << shards.ilog2();
@@ -134,12 +137,13 @@ impl MemoryStore {
             shards: (0..shards).map(|_| PaddedShard::default()).collect(),
             hints: (0..shards).map(|_| EntryHint::default()).collect(),
             shift: 64 - shards.trailing_zeros(),
-            shared: StoreShared::new(clock.now(), max_keys.div_ceil(shards)),
+            shared: StoreShared::new(clock.now(), max_keys.div_ceil(shards), max_bytes),
             clock,
             lease_table: LeaseTable::default(),
             hot: HotKeys::default(),
             seed: random_seed(),
             overflowed: AtomicU64::new(0),
+            growth_denied: AtomicU64::new(0),
             next_sweep: AtomicUsize::new(0),
         }
     }
@@ -213,7 +217,13 @@ impl MemoryStore {
         {
             return outcome;
         }
-        let work = |limit: &Limit, state: &mut State| limit.charge(state, now, charge.cost);
+        let work = |limit: &Limit, state: &mut State| match self.can_grow(limit, state, now) {
+            true => limit.charge(state, now, charge.cost),
+            false => {
+                let cost = unavailable_cost(limit, state, now, charge.cost);
+                limit.peek(state, now, cost)
+            }
+        };
         match shard.update(&self.shared, charge.key, charge.limit, now, false, work) {
             Ok(outcome) => {
                 self.hints[index].update(&shard);
@@ -224,6 +234,21 @@ impl MemoryStore {
                 self.charge_overflow(charge, now)
             }
         }
+    }
+
+    /// Returns whether the state has room for another admission. Counts a denial if it has not.
+    fn can_grow(&self, limit: &Limit, state: &mut State, now: Timestamp) -> bool {
+        let fits = |state: &State| self.shared.fits(state.heap_use().growth);
+        if fits(state) {
+            return true;
+        }
+        // Removes expired parts of the state. Their memory can be used again.
+        limit.admits(state, now, 1);
+        let fits = fits(state);
+        if !fits {
+            self.growth_denied.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
     }
 
     /// Charges the overflow bucket of a new key.
@@ -309,9 +334,14 @@ impl MemoryStore {
                     *same == key && other.independent == charge.independent
                 })
                 .fold(charge.cost, |sum, (other, _)| sum.saturating_add(other.cost));
-            let work = |limit: &Limit, state: &mut State| limit.admits(state, now, cost);
+            let work = |limit: &Limit, state: &mut State| match is_overflow
+                || self.can_grow(limit, state, now)
+            {
+                true => (cost, limit.admits(state, now, cost)),
+                false => (unavailable_cost(limit, state, now, cost), false),
+            };
             let shard = &mut guards[guard_index(key)];
-            let fits = shard
+            let (cost, fits) = shard
                 .update(&self.shared, key, charge.limit, now, is_overflow, work)
                 .map_err(|ShardFull| index)?;
             all_fit &= fits || charge.independent;
@@ -374,7 +404,7 @@ impl MemoryStore {
 
     /// Removes the state of a key, synchronously.
     pub fn reset_one(&self, key: Key) {
-        self.lock_shard(key).1.remove(key);
+        self.lock_shard(key).1.remove(&self.shared, key);
     }
 
     /// Removes expired keys from the next `shards` shards. Returns their number.
@@ -408,17 +438,23 @@ impl MemoryStore {
         let mut usage = MemoryUse {
             max_keys: self.shared.shard_capacity * self.shards.len(),
             overflowed: self.overflowed.load(Ordering::Relaxed),
+            growth_denied: self.growth_denied.load(Ordering::Relaxed),
             expired: self.shared.expired.load(Ordering::Relaxed),
-            bytes: self.hot.bytes(),
+            max_bytes: self.shared.max_bytes,
+            bytes: self.shared.bytes() + self.hot.bytes(),
             ..MemoryUse::default()
         };
         for cell in &self.shards {
-            let shard = cell.0.lock();
-            usage.keys += shard.keys();
-            usage.bytes += shard.bytes();
+            usage.keys += cell.0.lock().keys();
         }
         usage
     }
+}
+
+/// Returns a cost that does not fit now, at least `cost`: one more than what is left. Its wait ends when the first part of
+/// the state expires, which then has room for another admission.
+fn unavailable_cost(limit: &Limit, state: &mut State, now: Timestamp, cost: u64) -> u64 {
+    limit.peek(state, now, 1).remaining.saturating_add(1).max(cost)
 }
 
 /// Returns random bytes that other processes can't predict.

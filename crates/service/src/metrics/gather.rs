@@ -172,8 +172,10 @@ fn memory(store: &MemoryStore, exposition: &mut Exposition) {
     exposition.add(names::MEMORY_KEYS, usage.keys);
     exposition.add(names::MEMORY_LIMIT, usage.max_keys);
     exposition.add(names::MEMORY_BYTES, usage.bytes);
+    exposition.add(names::MEMORY_BYTES_LIMIT, usage.max_bytes);
     exposition.add(names::MEMORY_EXPIRED, usage.expired);
     exposition.add(names::MEMORY_OVERFLOWED, usage.overflowed);
+    exposition.add(names::MEMORY_GROWTH_DENIED, usage.growth_denied);
 }
 
 fn redis(store: &RedisStore, exposition: &mut Exposition) {

@@ -67,9 +67,11 @@ metrics! {
 
     MEMORY_KEYS: Gauge "tidegate_memory_keys", "Clients with a bucket in memory.";
     MEMORY_LIMIT: Gauge "tidegate_memory_keys_limit", "Most clients in memory.";
-    MEMORY_BYTES: Gauge "tidegate_memory_table_bytes", "Size of the tables of buckets in memory, in bytes.";
+    MEMORY_BYTES: Gauge "tidegate_memory_bytes", "Size of tables, logs and slots in flight in memory, in bytes.";
+    MEMORY_BYTES_LIMIT: Gauge "tidegate_memory_bytes_limit", "Most bytes of tables, logs and slots in flight.";
     MEMORY_EXPIRED: Counter "tidegate_memory_expired", "Buckets removed from memory because they were full again.";
     MEMORY_OVERFLOWED: Counter "tidegate_memory_overflowed", "Charges of new clients to overflow buckets because the memory store was full.";
+    MEMORY_GROWTH_DENIED: Counter "tidegate_memory_growth_denied", "Charges denied because a log or slots in flight could not grow in a full memory store.";
 
     FLEET: Gauge "tidegate_fleet_nodes", "Nodes that share the store, as known to this node.";
 

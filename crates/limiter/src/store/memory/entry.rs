@@ -122,6 +122,15 @@ impl FullEntry {
         self.expires_at = current.expires_at(state);
         Some(result)
     }
+
+    /// Drops what no longer counts, and releases its memory.
+    pub(crate) fn shrink(&mut self, now: Timestamp) {
+        if let Some((limit, state)) = &mut self.content {
+            // Every test of a state removes expired parts first.
+            limit.admits(state, now, 1);
+            state.shrink();
+        }
+    }
 }
 
 impl TableEntry for FullEntry {
@@ -135,6 +144,10 @@ impl TableEntry for FullEntry {
 
     fn low_half(&self) -> u64 {
         low_half(self.key)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.content.as_ref().map_or(0, |(_, state)| state.heap_use().bytes)
     }
 }
 

@@ -22,6 +22,18 @@ struct LeaseTableState {
     leases: HashMap<Key, (LeaseSet, Timestamp)>,
     /// The number of keys that the last sweep, a removal of expired ones, left.
     keys_after_sweep: usize,
+    /// Bytes of the lists of leases.
+    list_bytes: usize,
+}
+
+#[cfg(test)]
+impl LeaseTable {
+    /// Adds up the size of the table and of every list, for tests.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let table = self.0.lock();
+        let lists: usize = table.leases.values().map(|(leases, _)| leases.heap_bytes()).sum();
+        table.leases.capacity() * size_of::<(Key, (LeaseSet, Timestamp))>() + lists
+    }
 }
 
 impl LeaseTableState {
@@ -35,9 +47,24 @@ impl LeaseTableState {
         }
         if self.leases.len() >= 2 * self.keys_after_sweep.max(Self::MIN_KEYS_TO_SWEEP) {
             self.leases.retain(|_, (_, settled_at)| *settled_at > now);
+            self.leases.shrink_to(2 * self.leases.len());
+            self.list_bytes = self.leases.values().map(|(leases, _)| leases.heap_bytes()).sum();
             self.keys_after_sweep = self.leases.len();
         }
+        self.list_bytes += leases.heap_bytes();
         self.leases.insert(key, (leases, settled_at));
+    }
+
+    /// Removes the leases of a key, and returns them.
+    fn take(&mut self, key: Key) -> LeaseSet {
+        let leases = self.leases.remove(&key).map(|(leases, _)| leases).unwrap_or_default();
+        self.list_bytes -= leases.heap_bytes();
+        leases
+    }
+
+    /// Returns the size of the table and of the lists.
+    fn bytes(&self) -> usize {
+        self.leases.capacity() * size_of::<(Key, (LeaseSet, Timestamp))>() + self.list_bytes
     }
 }
 
@@ -56,7 +83,8 @@ impl MemoryStore {
         let now = self.clock.now();
         // Locked during the whole call: the leases of the key are taken out, and another request must not miss them.
         let mut table = self.lease_table.0.lock();
-        let mut leases = table.leases.remove(&key).map(|(leases, _)| leases).unwrap_or_default();
+        let bytes_before = table.bytes();
+        let mut leases = table.take(key);
         let (shard_index, mut shard) = self.lock_shard(key);
         let work = |limit: &Limit, state: &mut State| {
             let grant = limit.apply_lease_request(state, &mut leases, now, request);
@@ -65,7 +93,7 @@ impl MemoryStore {
         let exempt_from_capacity = false;
         let applied = shard.update(&self.shared, key, limit, now, exempt_from_capacity, work);
         self.hints[shard_index].update(&shard);
-        match applied {
+        let result = match applied {
             Ok((grant, settled_at)) => {
                 table.insert(key, leases, settled_at, now);
                 Ok(grant)
@@ -77,6 +105,8 @@ impl MemoryStore {
                 let reason = "no room for another key".into();
                 Err(StoreError::Unavailable { store: "memory".into(), reason })
             }
-        }
+        };
+        self.shared.account(bytes_before, table.bytes());
+        result
     }
 }

@@ -1,7 +1,7 @@
 //! A shard: the entries of one part of the keys.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate_core::algorithm::TokenBucket;
@@ -15,8 +15,12 @@ use super::table::EntryTable;
 pub(crate) struct StoreShared {
     /// The origin of the times in compact entries.
     pub(crate) base: Timestamp,
-    /// The capacity of one shard.
+    /// The capacity of one shard in keys.
     pub(crate) shard_capacity: usize,
+    /// The capacity of the store in bytes.
+    pub(crate) max_bytes: usize,
+    /// Bytes of all tables, logs and slots.
+    bytes: AtomicUsize,
     /// Keys that were dropped after they expired.
     pub(crate) expired: AtomicU64,
     /// The limits of compact entries; the one with number 1 is first.
@@ -25,15 +29,37 @@ pub(crate) struct StoreShared {
 }
 
 impl StoreShared {
-    pub(crate) fn new(base: Timestamp, shard_capacity: usize) -> Self {
+    pub(crate) fn new(base: Timestamp, shard_capacity: usize, max_bytes: usize) -> Self {
         let limits = boxcar::Vec::new();
         Self {
             base,
             shard_capacity,
+            max_bytes,
+            bytes: AtomicUsize::new(0),
             expired: AtomicU64::new(0),
             limits,
             numbers: RwLock::default(),
         }
+    }
+
+    /// Returns the bytes of all tables, logs and slots.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Accounts for memory that was allocated or released.
+    pub(crate) fn account(&self, before: usize, after: usize) {
+        if after > before {
+            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+        } else if after < before {
+            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether so many more bytes fit. Threads that allocate at the same time may exceed the capacity by one
+    /// allocation each.
+    pub(crate) fn fits(&self, growth: usize) -> bool {
+        growth == 0 || self.bytes().saturating_add(growth) <= self.max_bytes
     }
 
     /// Adds to the count of expired keys.
@@ -101,7 +127,7 @@ impl StoreShared {
     }
 }
 
-/// The error for a new key if the shard is full and no entry has expired.
+/// The error for a new key if the shard or the store is full and no entry of the shard has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardFull;
 
@@ -128,6 +154,16 @@ impl StoreShard {
         let full_bytes =
             |full: &EntryTable<FullEntry>| full.bytes() + size_of::<EntryTable<FullEntry>>();
         self.compact.bytes() + self.full.as_deref().map_or(0, full_bytes)
+    }
+
+    /// Adds up the size of the tables and of every entry, for tests.
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let full = self
+            .full
+            .as_deref()
+            .map_or(0, |full| size_of::<EntryTable<FullEntry>>() + full.kept_bytes());
+        self.compact.kept_bytes() + full
     }
 
     /// Returns the address and the number of the slots for compact entries, for prefetching.
@@ -188,7 +224,8 @@ impl StoreShard {
     /// a fresh state.
     ///
     /// # Errors
-    /// The shard is full, and the key is new and not `exempt`. Then `work` is not run.
+    /// The shard or the store is full, and the key is not `exempt` and needs a new entry: it has none, or a compact one
+    /// under a limit that needs a full one now. Then `work` is not run.
     pub(crate) fn update<R>(
         &mut self,
         shared: &StoreShared,
@@ -198,10 +235,22 @@ impl StoreShard {
         exempt: bool,
         work: impl FnOnce(&Limit, &mut State) -> R,
     ) -> Result<R, ShardFull> {
-        if let Some(entry) = self.full_entry(key) {
-            return entry.update(limit, now, work).ok_or(ShardFull);
+        if let Some(index) = self.full_index(key) {
+            let updated =
+                self.update_full(shared, index, |entry| entry.update(limit, now, work)).flatten();
+            return updated.ok_or(ShardFull);
         }
-        let mut state = match self.compact.find(low_half(key), |entry| entry.has_key(key)) {
+        let find = |shard: &Self| shard.compact.find(low_half(key), |entry| entry.has_key(key));
+        let mut compact_index = find(self);
+        if !exempt && (compact_index.is_none() || !is_compact(limit)) {
+            let new_keys = usize::from(compact_index.is_none());
+            if !self.has_room(shared, limit, new_keys, now) {
+                return Err(ShardFull);
+            }
+            // A sweep may have moved the entry, or removed it.
+            compact_index = find(self);
+        }
+        let mut state = match compact_index {
             Some(index) => {
                 let entry = self.compact.remove(index);
                 match shared.expand(&entry) {
@@ -210,8 +259,7 @@ impl StoreShard {
                     None => limit.fresh(),
                 }
             }
-            None if exempt || self.has_room(shared, now) => limit.fresh(),
-            None => return Err(ShardFull),
+            None => limit.fresh(),
         };
         let result = work(limit, &mut state);
         self.insert(shared, key, limit, state, now);
@@ -226,8 +274,8 @@ impl StoreShard {
         now: Timestamp,
         work: impl FnOnce(&Limit, &mut State) -> R,
     ) -> Option<R> {
-        if let Some(entry) = self.full_entry(key) {
-            return entry.update_existing(work);
+        if let Some(index) = self.full_index(key) {
+            return self.update_full(shared, index, |entry| entry.update_existing(work))?;
         }
         let index = self.compact.find(low_half(key), |entry| entry.has_key(key))?;
         let (limit, mut state) = shared.expand(self.compact.at(index))?;
@@ -250,47 +298,92 @@ impl StoreShard {
             return;
         }
         if let Some(entry) = shared.compact(key, limit, &state) {
-            shared.count_expired(
-                self.compact.insert(entry, |entry| shared.expires_at(entry) + EXPIRY_GRACE <= now),
-            );
+            let is_expired = |entry: &CompactEntry| shared.expires_at(entry) + EXPIRY_GRACE <= now;
+            if self.compact.is_at_max_load() {
+                let before = self.compact.bytes();
+                shared.count_expired(self.compact.insert(entry, is_expired));
+                shared.account(before, self.compact.bytes());
+            } else {
+                self.compact.insert(entry, is_expired);
+            }
             return;
         }
+        let before = self.bytes();
         let entry = FullEntry::new(key, Arc::clone(limit), state);
         let full = self.full.get_or_insert_default();
         shared.count_expired(full.insert(entry, |entry| entry.expires_at() + EXPIRY_GRACE <= now));
+        shared.account(before, self.bytes());
     }
 
     /// Removes the entry of a key.
-    pub(crate) fn remove(&mut self, key: Key) {
+    pub(crate) fn remove(&mut self, shared: &StoreShared, key: Key) {
         if let Some(index) = self.compact.find(low_half(key), |entry| entry.has_key(key)) {
             self.compact.remove(index);
         }
-        if let Some(full) = &mut self.full
-            && let Some(index) = full.find(low_half(key), |entry| entry.has_key(key))
+        let before = self.bytes();
+        if let Some(index) = self.full_index(key)
+            && let Some(full) = &mut self.full
         {
             full.remove(index);
         }
+        shared.account(before, self.bytes());
     }
 
-    fn full_entry(&mut self, key: Key) -> Option<&mut FullEntry> {
+    fn full_index(&self, key: Key) -> Option<usize> {
+        self.full.as_ref()?.find(low_half(key), |entry| entry.has_key(key))
+    }
+
+    /// Runs `work` on a full entry, and accounts for the memory of its state.
+    fn update_full<R>(
+        &mut self,
+        shared: &StoreShared,
+        index: usize,
+        work: impl FnOnce(&mut FullEntry) -> R,
+    ) -> Option<R> {
         let full = self.full.as_mut()?;
-        let index = full.find(low_half(key), |entry| entry.has_key(key))?;
-        Some(full.at(index))
+        let before = full.bytes();
+        let result = full.update(index, work);
+        shared.account(before, full.bytes());
+        Some(result)
     }
 
-    /// Returns whether a new key fits. Sweeps a full shard first.
-    fn has_room(&mut self, shared: &StoreShared, now: Timestamp) -> bool {
-        if self.keys() < shared.shard_capacity {
+    /// Returns whether an entry fits. Sweeps a full shard first.
+    fn has_room(
+        &mut self,
+        shared: &StoreShared,
+        limit: &Limit,
+        new_keys: usize,
+        now: Timestamp,
+    ) -> bool {
+        let fits = |shard: &Self| {
+            shard.keys() + new_keys <= shared.shard_capacity && shared.fits(shard.growth(limit))
+        };
+        if fits(self) {
             return true;
         }
         if now < self.next_expiry {
             return false;
         }
         self.sweep(shared, now);
-        self.keys() < shared.shard_capacity
+        fits(self)
     }
 
-    /// Removes all expired entries. Returns their number.
+    /// Returns the bytes that another entry under this limit adds.
+    fn growth(&self, limit: &Limit) -> usize {
+        if is_compact(limit) {
+            return self.compact.growth();
+        }
+        let table = match &self.full {
+            Some(full) => full.growth(),
+            None => {
+                size_of::<EntryTable<FullEntry>>() + EntryTable::<FullEntry>::default().growth()
+            }
+        };
+        table + limit.fresh().heap_use().growth
+    }
+
+    /// Removes all expired entries, and releases memory that the others no longer need. Returns the number of removed
+    /// entries.
     pub(crate) fn sweep(&mut self, shared: &StoreShared, now: Timestamp) -> usize {
         let earliest = std::cell::Cell::new(Timestamp::from_micros(u64::MAX));
         let is_expired = |expires_at: Timestamp| {
@@ -300,13 +393,21 @@ impl StoreShard {
             }
             is_expired
         };
+        let before = self.bytes();
         let mut dropped = self.compact.remove_expired(|entry| is_expired(shared.expires_at(entry)));
         if let Some(full) = &mut self.full {
             dropped += full.remove_expired(|entry| is_expired(entry.expires_at()));
+            full.update_all(|entry| entry.shrink(now));
         }
         self.full.take_if(|full| full.len() == 0);
         self.next_expiry = earliest.get();
+        shared.account(before, self.bytes());
         shared.count_expired(dropped);
         dropped
     }
+}
+
+/// Returns whether most states of the limit have a compact entry.
+fn is_compact(limit: &Limit) -> bool {
+    matches!(limit, Limit::TokenBucket(bucket) if bucket.flat().is_some())
 }

@@ -11,6 +11,10 @@ pub(crate) trait TableEntry: Sized {
     fn is_vacant(&self) -> bool;
     /// Returns 64 uniformly distributed bits of the key.
     fn low_half(&self) -> u64;
+    /// Returns the bytes that the entry allocates outside the table.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// A hash table of entries.
@@ -18,11 +22,13 @@ pub(crate) trait TableEntry: Sized {
 pub(crate) struct EntryTable<T> {
     slots: Vec<T>,
     used: usize,
+    /// The sum of the entries' [`heap_bytes`](TableEntry::heap_bytes).
+    heap_bytes: usize,
 }
 
 impl<T> Default for EntryTable<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), used: 0 }
+        Self { slots: Vec::new(), used: 0, heap_bytes: 0 }
     }
 }
 
@@ -36,6 +42,11 @@ pub(crate) fn home_slot(low_half: u64, slots: usize) -> usize {
     ((u128::from(low_half) * slots as u128) >> 64) as usize
 }
 
+/// Returns the number of slots after growth: for one entry more than `entries`, and a quarter more than that.
+fn slots_for(entries: usize) -> usize {
+    ((entries + 1) * 5 * 5).div_ceil(MAX_USED_PER_FIVE * 4).max(MIN_SLOTS)
+}
+
 impl<T: TableEntry> EntryTable<T> {
     pub(crate) fn len(&self) -> usize {
         self.used
@@ -46,9 +57,24 @@ impl<T: TableEntry> EntryTable<T> {
         (self.slots.as_ptr() as usize, self.slots.len())
     }
 
-    /// Returns the size of all slots in bytes, vacant ones included.
+    /// Returns the size of all slots in bytes, vacant ones included, and of the memory that entries allocate.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<T>()
+        self.slots.capacity() * size_of::<T>() + self.heap_bytes
+    }
+
+    /// Adds up the size of the slots and of the memory of each entry, for tests.
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let heap: usize = self.slots.iter().map(TableEntry::heap_bytes).sum();
+        self.slots.capacity() * size_of::<T>() + heap
+    }
+
+    /// Returns the bytes by which the slots grow if another entry is added and none has expired.
+    pub(crate) fn growth(&self) -> usize {
+        if !self.is_at_max_load() {
+            return 0;
+        }
+        slots_for(self.used).saturating_sub(self.slots.capacity()) * size_of::<T>()
     }
 
     #[inline]
@@ -81,6 +107,24 @@ impl<T: TableEntry> EntryTable<T> {
         &mut self.slots[index]
     }
 
+    /// Runs `work` on an entry, and accounts for the memory that the entry allocates or releases.
+    pub(crate) fn update<R>(&mut self, index: usize, work: impl FnOnce(&mut T) -> R) -> R {
+        let entry = &mut self.slots[index];
+        self.heap_bytes -= entry.heap_bytes();
+        let result = work(entry);
+        self.heap_bytes += entry.heap_bytes();
+        result
+    }
+
+    /// Runs `work` on every entry.
+    pub(crate) fn update_all(&mut self, work: impl Fn(&mut T)) {
+        for index in 0..self.slots.len() {
+            if !self.slots[index].is_vacant() {
+                self.update(index, &work);
+            }
+        }
+    }
+
     /// Returns whether one more entry would exceed the maximum load.
     pub(crate) fn is_at_max_load(&self) -> bool {
         (self.used + 1) * 5 > self.slots.len() * MAX_USED_PER_FIVE
@@ -103,6 +147,7 @@ impl<T: TableEntry> EntryTable<T> {
         while !self.slots[index].is_vacant() {
             index = self.next(index);
         }
+        self.heap_bytes += entry.heap_bytes();
         self.slots[index] = entry;
         self.used += 1;
     }
@@ -111,10 +156,10 @@ impl<T: TableEntry> EntryTable<T> {
     fn rebuild(&mut self, is_expired: impl Fn(&T) -> bool) {
         let old = std::mem::take(&mut self.slots);
         let left = old.iter().filter(|slot| !slot.is_vacant() && !is_expired(slot)).count();
-        let slots = ((left + 1) * 5 * 5).div_ceil(MAX_USED_PER_FIVE * 4).max(MIN_SLOTS);
+        let slots = slots_for(left);
         self.slots = Vec::with_capacity(slots);
         self.slots.resize_with(slots, T::vacant);
-        self.used = 0;
+        (self.used, self.heap_bytes) = (0, 0);
         for entry in old.into_iter().filter(|slot| !slot.is_vacant() && !is_expired(slot)) {
             self.place(entry);
         }
@@ -124,6 +169,7 @@ impl<T: TableEntry> EntryTable<T> {
     pub(crate) fn remove(&mut self, index: usize) -> T {
         let removed = std::mem::replace(&mut self.slots[index], T::vacant());
         self.used -= 1;
+        self.heap_bytes -= removed.heap_bytes();
         let (mut gap, mut index) = (index, self.next(index));
         while !self.slots[index].is_vacant() {
             let home = home_slot(self.slots[index].low_half(), self.slots.len());

@@ -98,13 +98,18 @@ fn store(store: &StoreReport<TerminalSafe>, page: &mut FleetLines) {
 }
 
 fn memory(store: &MemoryReport, page: &mut FleetLines) {
-    let overflow = match store.overflowed {
+    let unless_none = |times: u64, what: &str| match times {
         0 => String::new(),
-        times => format!(", {} checks used an overflow bucket", count(times)),
+        times => format!(", {} {what}", count(times)),
     };
-    let (keys, max_keys, size) = (count(store.keys), count(store.max_keys), bytes(store.bytes));
+    let overflow = unless_none(store.overflowed, "checks used an overflow bucket");
+    let denied = unless_none(store.growth_denied, "checks denied for lack of memory");
+    let (keys, max_keys) = (count(store.keys), count(store.max_keys));
+    let (size, max_size) = (bytes(store.bytes), bytes(store.max_bytes));
     page.text(
-        &format!(" store: memory, {keys} of {max_keys} keys, {size}{overflow}"),
+        &format!(
+            " store: memory, {keys} of {max_keys} keys, {size} of {max_size}{overflow}{denied}"
+        ),
         page.palette.plain(),
     );
     page.lines.push(Line::default());
