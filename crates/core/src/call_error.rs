@@ -93,11 +93,39 @@ impl CallStatus {
     }
 }
 
+/// The reason why a call is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidReason {
+    /// The bytes are not a message of the protocol.
+    Undecodable,
+    /// The message, or a part of it, is over a size limit.
+    TooLarge,
+    /// The message lacks a field, or has a value that is not allowed.
+    Malformed,
+}
+
+impl InvalidReason {
+    /// Every reason, in the order of their counters.
+    pub const ALL: [Self; 3] = [Self::Undecodable, Self::TooLarge, Self::Malformed];
+
+    /// Returns the value of the metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Undecodable => "undecodable",
+            Self::TooLarge => "too_large",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
 /// The error of a call that can't be decided: where it is, what was found, what is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
     /// The status of the call.
     pub status: CallStatus,
+    /// The reason, if the call is invalid.
+    pub reason: Option<InvalidReason>,
     /// The place in the call: `checks[3].cost`.
     pub path: String,
     /// The value or kind that was found.
@@ -114,14 +142,22 @@ impl CallError {
         wanted: impl Into<String>,
     ) -> Self {
         let (path, found, wanted) = (path.into(), found.into(), wanted.into());
-        Self { status: CallStatus::Invalid, path, found, wanted }
+        let reason = Some(InvalidReason::Malformed);
+        Self { status: CallStatus::Invalid, reason, path, found, wanted }
+    }
+
+    /// Returns the same error of an invalid call with another reason.
+    #[must_use]
+    pub fn because(mut self, reason: InvalidReason) -> Self {
+        self.reason = Some(reason);
+        self
     }
 
     /// Returns the error of an attribute that [`Request`] rejects.
     #[must_use]
     pub fn rejected_attribute(path: &str, error: &RequestError) -> Self {
         use RequestError::{Name, TooMany, Value};
-        match error {
+        let error = match error {
             Name { found } => Self::invalid(
                 path,
                 format!("a name of {found} bytes"),
@@ -137,7 +173,8 @@ impl CallError {
                 "one attribute too many",
                 format!("at most {} attributes", Request::MAX_ATTRIBUTES),
             ),
-        }
+        };
+        error.because(InvalidReason::TooLarge)
     }
 
     /// Returns the same error for an item of a larger call, such as `checks[3]`: `cost` becomes `checks[3].cost`, and

@@ -22,6 +22,7 @@ pub mod address;
 pub mod algorithm;
 pub mod call_error;
 pub mod decision;
+pub mod escape;
 pub mod header;
 pub mod key;
 pub mod lease;
@@ -33,10 +34,11 @@ pub mod terminal;
 pub mod time;
 
 pub use algorithm::{Algorithm, Bound, ClientStates, Limit, Meter, State};
-pub use call_error::{CallError, CallStatus, quote, truncate};
+pub use call_error::{CallError, CallStatus, InvalidReason, quote, truncate};
 pub use decision::{
     Block, Decision, DecisionStatus, RuleIndex, RuleOutcome, RuleOutcomes, UndecidedRule,
 };
+pub use escape::{escape_bytes, escape_text, unescape};
 pub use header::{Header, HeaderStyle, IetfDraft, Problem, ResetFormat, retry_after_seconds};
 pub use key::{Key, Keyer, Part, Scope};
 pub use lease::{

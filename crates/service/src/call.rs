@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tidegate_core::{CallError, Request, truncate};
+use tidegate_core::{CallError, Request, escape_text, truncate};
 use tidegate_net::http::json::{Json, text_pairs};
 use tidegate_rules::{AttributeChain, Rule};
 
@@ -64,6 +64,17 @@ impl<'a> NamedClient<'a> {
             Json::Object(_) => text_pairs("client", json).map(Self::Parts),
             other => {
                 Err(CallError::invalid("client", other.shown(), "a text or an object of texts"))
+            }
+        }
+    }
+
+    /// Returns the same client with its values [escaped](escape_text), as those of a request are.
+    pub fn escaped(self) -> Self {
+        match self {
+            Self::Value(value) => Self::Value(escape_text(value)),
+            Self::Parts(parts) => {
+                let parts = parts.into_iter().map(|(name, value)| (name, escape_text(value)));
+                Self::Parts(parts.collect())
             }
         }
     }

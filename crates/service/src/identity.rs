@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hyper::http::request::Parts;
-use tidegate_core::{CallError, Request};
+use tidegate_core::{CallError, Request, escape_text};
 use tidegate_limiter::tower::{Lookup, used_attributes};
 use tidegate_limiter::{BlockList, Clock};
 use tidegate_rules::RuleSet;
@@ -219,7 +219,7 @@ impl<'r> RequestReader<'r, '_> {
         match source {
             AttributeSource::Request(lookup) => lookup.read(self.head),
             AttributeSource::Hashed(lookup) => Some(hash_secret(&lookup.read(self.head)?)?.into()),
-            AttributeSource::Bearer => Some(hash_secret(bearer::read_token(self.head)?)?.into()),
+            AttributeSource::Bearer => Some(hash_secret(&bearer::read_token(self.head)?)?.into()),
             AttributeSource::Service => self.caller.service.map(|name| name.to_owned().into()),
             AttributeSource::Route => self.caller.route.map(|(route, _)| route.to_owned().into()),
             AttributeSource::Upstream => {
@@ -232,7 +232,7 @@ impl<'r> RequestReader<'r, '_> {
             AttributeSource::Claim(name) => {
                 let tokens = self.identity.tokens.as_ref()?;
                 let claims = self.claims.get_or_init(|| tokens.claims(self.head)).as_ref()?;
-                claims.text(name).map(|text| text.into_owned().into())
+                claims.text(name).map(|text| escape_text(text).into_owned().into())
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `tidegate explain`: the rules that apply to a request, with their buckets and limits.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use clap::Args;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 use tidegate_api::{Attributes, CheckRequest, DecisionBody, ProblemBody};
-use tidegate_core::{Request, Timestamp};
+use tidegate_core::{Request, Timestamp, unescape};
 use tidegate_limiter::Clock;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{
@@ -36,7 +37,7 @@ pub(crate) struct ExplainCommand {
 
     /// Header of the request
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
-    headers: Vec<String>,
+    headers: Vec<OsString>,
 
     /// An additional attribute, or another value for an attribute of the request
     #[arg(short = 'a', long = "attribute", value_name = "NAME=VALUE")]
@@ -102,9 +103,11 @@ impl ExplainCommand {
         let mut attributes = super::parse_attributes(&self.attributes)?;
         let mut headers = HeaderMap::new();
         for text in &self.headers {
-            let header = text.split_once(':').and_then(|(name, value)| {
-                let name: HeaderName = name.trim().parse().ok()?;
-                Some((name, HeaderValue::from_str(value.trim()).ok()?))
+            // A header value is any bytes, also those that are not UTF-8.
+            let mut parts = text.as_encoded_bytes().splitn(2, |byte| *byte == b':');
+            let header = parts.next().zip(parts.next()).and_then(|(name, value)| {
+                let name = HeaderName::from_bytes(name.trim_ascii()).ok()?;
+                Some((name, HeaderValue::from_bytes(value.trim_ascii()).ok()?))
             });
             let (name, value) = header.ok_or_else(|| {
                 CommandError::failed(format_args!(
@@ -216,11 +219,19 @@ impl ExplainCommand {
         rule: &Rule,
         request: &Request<'_>,
     ) -> Result<(String, Option<u64>), CommandError> {
-        let attributes =
-            request.attributes().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        // The server escapes the values of a check, so it gets them unescaped.
+        let unescaped = request
+            .attributes()
+            .map(|(name, value)| Some((name.to_owned(), String::from_utf8(unescape(value)).ok()?)));
+        let Some(attributes) = unescaped.collect::<Option<Vec<_>>>() else {
+            return Ok((
+                "unknown, a value is not UTF-8 and can't be sent as JSON".to_owned(),
+                None,
+            ));
+        };
         let check: CheckRequest = CheckRequest {
             rule: Some(rule.name().to_owned()),
-            attributes: Some(Attributes(attributes.collect())),
+            attributes: Some(Attributes(attributes)),
             cost: Some(0),
             client: None,
         };

@@ -1,5 +1,8 @@
 //! Output and exit codes of `validate`, `explain`, `check` and `--help`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use crate::kit::{Folder, Server, exit_code_and_output, run, tidegate, without_excerpts};
 
 const RULES: &str = r#"
@@ -417,6 +420,21 @@ fn explain_accepts_attributes_on_the_command_line() {
     let (code, _, stderr) = run(&["explain", "-H", "nonsense", "/"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("error: -H must read like 'Name: value', found \"nonsense\"\n"));
+}
+
+#[test]
+fn explain_shows_the_escape_of_values_that_are_not_utf8() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    let server = Server::with_rules(RULES);
+    let mut command = tidegate();
+    command.args(["explain", "--rules", &rules, "--server", &server.url(), "-H"]);
+    command.arg(OsStr::from_bytes(b"X-API-Key: k\xff")).arg("/v1/orders?page=%fe");
+    let (code, stdout, stderr) = exit_code_and_output(command.output().unwrap());
+    assert_eq!((code, &*stderr), (0, ""));
+    for wanted in [r"  k\xFF", r"  \xFE", r#"api_key "k\\xFF""#, "a value is not UTF-8"] {
+        assert!(stdout.contains(wanted), "{wanted}\n{stdout}");
+    }
 }
 
 #[test]

@@ -89,11 +89,21 @@ fn invalid_commands_get_an_error_and_keep_the_connection_open() {
         panic!()
     };
     assert_eq!(error, "ERR key: found 8193 bytes, wanted at most 8192 bytes");
-    connection
-        .send(b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\n\xff\xfe\r\n$1\r\n1\r\n$1\r\n1\r\n$1\r\n1\r\n");
-    let RespValue::Error(error) = connection.receive() else { panic!() };
-    assert_eq!(error, "ERR key: found other bytes, wanted text in UTF-8");
     assert_eq!(connection.call(&["PING"]), RespValue::Simple("PONG".to_owned()));
+}
+
+#[test]
+fn key_of_any_bytes_has_a_bucket_of_its_own() {
+    let server = Server::with_rules(RULES);
+    let mut connection = connect(&server);
+    for key in [&b"\xff\xfe"[..], b"\xff\xff", br"\xFF\xFE"] {
+        for limited in [0, 0, 1] {
+            let length = format!("*5\r\n$11\r\nCL.THROTTLE\r\n${}\r\n", key.len());
+            let numbers = b"\r\n$1\r\n1\r\n$1\r\n1\r\n$6\r\n864000\r\n";
+            connection.send(&[length.as_bytes(), key, numbers].concat());
+            assert_eq!(connection.receive().integers()[0], limited, "{key:?}");
+        }
+    }
 }
 
 #[test]

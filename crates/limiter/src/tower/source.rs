@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use http::header::{COOKIE, HOST, HeaderName};
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
+use tidegate_core::{escape_bytes, escape_text};
 
 /// A function that reads one attribute from the head of a request.
 pub(crate) type ReadAttribute =
@@ -70,8 +72,7 @@ impl AttributeSource {
             Self::Host => host(head),
             Self::Path => Some(path(head.uri.path())),
             Self::Query(name) => query(head.uri.query()?, name),
-            // A value that is not UTF-8 is still present, so rules that match its presence apply.
-            Self::Header(name) => Some(String::from_utf8_lossy(head.headers.get(name)?.as_bytes())),
+            Self::Header(name) => Some(escape_bytes(head.headers.get(name)?.as_bytes())),
             Self::Cookie(name) => cookie(head, name),
             Self::Peer => head.extensions.get::<SocketAddr>().map(|peer| network(peer.ip())),
             Self::Custom(read) => read(head),
@@ -86,11 +87,10 @@ impl AttributeSource {
 pub fn attributes(head: &Parts) -> Vec<(String, String)> {
     let mut names: Vec<String> =
         ["method", "host", "path", "ip", "api_key"].map(str::to_owned).into();
-    let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
-    names.extend(query.map(|(name, _)| format!("query.{name}")));
+    let query = query_pairs(head.uri.query().unwrap_or_default());
+    names.extend(query.map(|(name, _)| format!("query.{}", decode_form(name))));
     names.extend(head.headers.keys().map(|name| format!("header.{name}")));
-    names
-        .extend(cookies(head).map(|(name, _)| format!("cookie.{}", String::from_utf8_lossy(name))));
+    names.extend(cookies(head).map(|(name, _)| format!("cookie.{}", escape_bytes(name))));
     let mut found: Vec<(String, String)> = Vec::new();
     for name in names {
         let value = AttributeSource::for_attribute(&name)
@@ -117,11 +117,15 @@ pub(crate) fn network(address: IpAddr) -> Cow<'static, str> {
 fn host(head: &Parts) -> Option<Cow<'_, str>> {
     let named = match head.uri.host() {
         Some(host) => host,
-        None => without_port(head.headers.get(HOST)?.to_str().ok()?),
+        None => {
+            let header = head.headers.get(HOST)?.as_bytes();
+            let Ok(host) = str::from_utf8(header) else { return Some(escape_bytes(header)) };
+            without_port(host)
+        }
     };
     let named = named.strip_suffix('.').unwrap_or(named);
     let lower = !named.bytes().any(|byte| byte.is_ascii_uppercase());
-    Some(if lower { named.into() } else { named.to_ascii_lowercase().into() })
+    Some(escape_text(if lower { named.into() } else { named.to_ascii_lowercase().into() }))
 }
 
 fn without_port(host: &str) -> &str {
@@ -165,14 +169,30 @@ fn path(path: &str) -> Cow<'_, str> {
 /// If it occurs several times, the last value counts, as in services that read parameters into a map. If
 /// the first counted, a client could add another value before its own and be limited as another client.
 fn query<'r>(query: &'r str, wanted: &str) -> Option<Cow<'r, str>> {
-    let pairs = form_urlencoded::parse(query.as_bytes());
-    pairs.filter(|(name, _)| name == wanted).last().map(|(_, value)| value)
+    let pairs = query_pairs(query).filter(|(name, _)| decode_form(name) == wanted);
+    pairs.last().map(|(_, value)| decode_form(value))
+}
+
+/// Returns the names and values of all parameters as they are written, in the order of the query.
+fn query_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// Decodes a name or value of a query: `+` is a space, and bytes that are not UTF-8 are escaped.
+fn decode_form(text: &str) -> Cow<'_, str> {
+    if !text.bytes().any(|byte| matches!(byte, b'+' | b'%')) {
+        return escape_text(text.into());
+    }
+    let spaced = text.replace('+', " ");
+    let decoded: Vec<u8> = percent_decode_str(&spaced).collect();
+    escape_bytes(&decoded).into_owned().into()
 }
 
 /// Returns the value of a cookie. If it occurs several times, the last value counts.
 fn cookie<'r>(head: &'r Parts, wanted: &str) -> Option<Cow<'r, str>> {
     let values = cookies(head).filter(|(name, _)| *name == wanted.as_bytes());
-    values.last().map(|(_, value)| String::from_utf8_lossy(value))
+    values.last().map(|(_, value)| escape_bytes(value))
 }
 
 /// Returns the names and values of all cookies, in the order of the request.
@@ -280,9 +300,24 @@ mod tests {
     }
 
     #[test]
-    fn header_that_is_not_utf8_is_present() {
-        let request = http::Request::get("/").header("x-api-key", &b"\xff1"[..]);
-        assert_eq!(read_from("api_key", request).as_deref(), Some("\u{fffd}1"));
+    fn values_that_are_not_utf8_are_escaped() {
+        let request = || {
+            http::Request::get(r"/?a=1%FF&b=%C3%A9+\xFF&%fe=2")
+                .header("x-api-key", &b"\xff1"[..])
+                .header("cookie", &b"sid=\xfe"[..])
+                .header("host", &b"shop\xff"[..])
+        };
+        for (attribute, value) in [
+            ("api_key", r"\xFF1"),
+            ("header.x-api-key", r"\xFF1"),
+            ("cookie.sid", r"\xFE"),
+            ("host", r"shop\xFF"),
+            ("query.a", r"1\xFF"),
+            ("query.b", r"é \x5CxFF"),
+            (r"query.\xFE", "2"),
+        ] {
+            assert_eq!(read_from(attribute, request()).as_deref(), Some(value), "{attribute}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use tidegate_core::{CallError, quote, truncate};
+use tidegate_core::{CallError, InvalidReason, quote, truncate};
 
 /// Deepest level of a call: Envoy's has descriptors, each with entries, in lists and objects.
 const MAX_DEPTH: usize = 5;
@@ -37,13 +37,12 @@ impl<'a> Json<'a> {
         let mut reader = serde_json::Deserializer::from_slice(body);
         let read =
             ValueSeed(0).deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
-        read.map_err(|error| match body {
-            [] => CallError::invalid("body", "nothing", "a JSON object"),
-            _ => CallError::invalid(
-                "body",
-                format!("bytes that are no JSON ({error})"),
-                "a JSON object",
-            ),
+        read.map_err(|error| {
+            let found = match body {
+                [] => "nothing".to_owned(),
+                _ => format!("bytes that are no JSON ({error})"),
+            };
+            CallError::invalid("body", found, "a JSON object").because(InvalidReason::Undecodable)
         })
     }
 

@@ -1,11 +1,17 @@
 //! Bearer tokens and sessions. Rules count by the hash of such a secret, so the secret itself is never stored or logged.
 
+use std::borrow::Cow;
+
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
+use tidegate_core::escape_bytes;
 
-/// Returns the token in `Authorization: Bearer`.
-pub(crate) fn read_token(head: &Parts) -> Option<&str> {
-    strip_scheme(head.headers.get(AUTHORIZATION)?.to_str().ok()?)
+/// Returns the token in `Authorization: Bearer`. Bytes that are not UTF-8 are escaped.
+pub(crate) fn read_token(head: &Parts) -> Option<Cow<'_, str>> {
+    match escape_bytes(head.headers.get(AUTHORIZATION)?.as_bytes()) {
+        Cow::Borrowed(value) => strip_scheme(value).map(Cow::Borrowed),
+        Cow::Owned(value) => strip_scheme(&value).map(|token| token.to_owned().into()),
+    }
 }
 
 /// Returns the token after `Bearer`, which may be in upper or lower case.
@@ -33,6 +39,17 @@ mod tests {
         for value in ["s3cret", "Basic s3cret", "Bearer", "Bearer ", "Bearers 3cret"] {
             assert_eq!(strip_scheme(value), None, "{value:?}");
         }
+    }
+
+    #[test]
+    fn token_that_is_not_utf8_is_read() {
+        let token = |value: &[u8]| {
+            let request = hyper::Request::get("/").header(AUTHORIZATION, value).body(()).unwrap();
+            read_token(&request.into_parts().0).map(Cow::into_owned)
+        };
+        assert_eq!(token(b"Bearer a\xff").as_deref(), Some(r"a\xFF"));
+        assert_eq!(token(b"Bearer a\xfe").as_deref(), Some(r"a\xFE"));
+        assert_eq!(token(b"Basic \xff"), None);
     }
 
     #[test]

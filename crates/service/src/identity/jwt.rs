@@ -80,7 +80,7 @@ impl TokenVerifier {
     /// Returns the claims of a request's token; `None` without a token, or if it is rejected.
     pub(crate) fn claims(&self, head: &Parts) -> Option<Claims> {
         let token = match &self.place {
-            TokenPlace::Bearer => bearer::read_token(head)?.into(),
+            TokenPlace::Bearer => bearer::read_token(head)?,
             TokenPlace::Field(lookup) => lookup.read(head)?,
         };
         let token = bearer::strip_scheme(&token).unwrap_or(&token);

@@ -181,6 +181,7 @@ fn too_many_slots(found: usize) -> CallError {
 fn slots_released(held: usize, all: usize) -> CallError {
     CallError {
         status: CallStatus::Gone,
+        reason: None,
         path: "slot".to_owned(),
         found: match held {
             0 => "it released".to_owned(),
@@ -195,6 +196,7 @@ fn unconfirmed(error: &StoreError, wanted: &str) -> CallError {
     tracing::debug!(%error, "store did not confirm a change of slots in flight");
     CallError {
         status: CallStatus::Unavailable,
+        reason: None,
         path: "store".to_owned(),
         found: "no answer".to_owned(),
         wanted: wanted.to_owned(),

@@ -28,6 +28,7 @@ pub fn unknown_rule(name: &str, rules: &RuleSet) -> CallError {
     };
     CallError {
         status: CallStatus::UnknownRule,
+        reason: None,
         path: "rule".to_owned(),
         found: quote(name),
         wanted,

@@ -56,6 +56,7 @@ pub(crate) fn unconfirmed(error: &StoreError) -> CallError {
     tracing::debug!(%error, "refund not confirmed");
     CallError {
         status: CallStatus::Unavailable,
+        reason: None,
         path: "store".to_owned(),
         found: "no answer".to_owned(),
         wanted: "a confirmed refund".to_owned(),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use memchr::{memchr, memchr2};
+use tidegate_core::escape_bytes;
 
 use crate::log::{LineError, LineFields, LogFormat, present, time};
 
@@ -90,7 +91,7 @@ fn quoted<'l>(text: &'l str, wanted: &'static str) -> Result<(Cow<'l, str>, &'l 
     }
 }
 
-/// Decodes `\"`, `\\`, `\t` and `\x22`.
+/// Decodes `\"`, `\\`, `\t` and `\x22`. Bytes that are not UTF-8 are escaped as in a live request.
 fn unescaped(text: &str) -> String {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -113,8 +114,7 @@ fn unescaped(text: &str) -> String {
         plain.push(letter);
         rest = &after[taken..];
     }
-    String::from_utf8(plain)
-        .unwrap_or_else(|wrong| String::from_utf8_lossy(wrong.as_bytes()).into_owned())
+    escape_bytes(&plain).into_owned()
 }
 
 #[cfg(test)]

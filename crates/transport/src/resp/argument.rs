@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-use tidegate_core::quote;
+use tidegate_core::{escape_bytes, quote};
 
 use crate::resp::reply::RespError;
 
@@ -33,18 +33,12 @@ pub(crate) fn cost(argument: &[u8]) -> Result<u64, RespError> {
     number("cost", argument, 0..=i64::MAX).map(i64::unsigned_abs)
 }
 
-/// Parses a text: a key, rule, client or attribute.
-///
-/// # Errors
-/// The argument is not valid UTF-8.
-pub(crate) fn text<'b>(name: &str, argument: Cow<'b, [u8]>) -> Result<Cow<'b, str>, RespError> {
-    let text = match argument {
-        Cow::Borrowed(bytes) => std::str::from_utf8(bytes).ok().map(Cow::Borrowed),
-        Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
-    };
-    text.ok_or_else(|| {
-        RespError::error(format_args!("{name}: found other bytes, wanted text in UTF-8"))
-    })
+/// Returns an argument as text: a key, rule, client or attribute. Keys of Redis are any bytes, so they are escaped.
+pub(crate) fn text(argument: Cow<'_, [u8]>) -> Cow<'_, str> {
+    match argument {
+        Cow::Borrowed(bytes) => escape_bytes(bytes),
+        Cow::Owned(bytes) => escape_bytes(&bytes).into_owned().into(),
+    }
 }
 
 /// Quotes an argument for an error message. Long arguments are truncated.

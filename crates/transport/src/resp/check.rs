@@ -15,24 +15,24 @@ use crate::resp::reply::RespError;
 /// # Errors
 /// An argument is invalid.
 pub(crate) fn parse<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, RespError> {
-    let rule = Some(text("rule", std::mem::take(&mut arguments[1]))?);
+    let rule = Some(text(std::mem::take(&mut arguments[1])));
     if arguments.len() <= 4 {
         let cost = arguments.get(3).map_or(Ok(1), |argument| cost(argument))?;
-        let client = text("client", std::mem::take(&mut arguments[2]))?;
+        let client = text(std::mem::take(&mut arguments[2]));
         let client = Some(NamedClient::Value(client));
         return Ok(Call { rule, client, request: Request::new().cost(cost) });
     }
     let mut request = Request::new().cost(cost(&arguments[2])?);
     let mut pairs = arguments.into_iter().skip(3);
     while let Some(name) = pairs.next() {
-        let name = text("attribute", name)?;
+        let name = text(name);
         let Some(value) = pairs.next() else {
             let name = tidegate_core::quote(&name);
             return Err(RespError::error(format_args!(
                 "attribute {name}: found no value, wanted one"
             )));
         };
-        let value = text("value", value)?;
+        let value = text(value);
         request.insert(name, value).map_err(RespError::error)?;
     }
     Ok(Call { rule, client: None, request })

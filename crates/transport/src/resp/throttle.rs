@@ -47,7 +47,7 @@ impl<'b> ThrottleCommand<'b> {
             None => 1,
         };
         let limit = limits.get_or_create(parameters)?;
-        let key = text("key", std::mem::take(&mut arguments[1]))?;
+        let key = text(std::mem::take(&mut arguments[1]));
         Ok(Self { key, limit, quantity })
     }
 
