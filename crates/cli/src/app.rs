@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tidegate_core::{HeaderStyle, Span};
+use tidegate_core::Span;
 use tidegate_gateway::GatewayConfig;
 use tidegate_limiter::{Clock, Limiter, MemoryStore};
 use tidegate_net::listener::ListenerTls;
@@ -18,13 +18,13 @@ use tidegate_service::rules::{
     node_name, report_document, start_from_source,
 };
 use tidegate_service::service::Service;
-use tidegate_service::service::rls::{RlsContext, RlsHeaders};
+use tidegate_service::service::rls::RlsContext;
 use tidegate_service::store::{AnyStore, StoreConfig};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::MissedTickBehavior;
 
-use crate::config::{DrainConfig, ListenConfig};
+use crate::config::{DrainConfig, ListenConfig, ReplyConfig};
 use crate::listeners::{self, BindError, BoundListener, ServeContext};
 
 /// Time in which one sweep covers the whole store.
@@ -72,8 +72,7 @@ impl App {
         listen: &ListenConfig,
         rules: LoadedRules,
         store: StoreConfig,
-        headers: HeaderStyle,
-        rls_headers: RlsHeaders,
+        replies: ReplyConfig,
         identity: IdentityConfig,
         gateway: Option<GatewayConfig>,
     ) -> Result<Self, BindError> {
@@ -86,7 +85,9 @@ impl App {
         if let AnyStore::Redis(store) = &*store {
             store.share_blocks(&blocks);
         }
-        let service = Service::new(limiter, headers).with_rls(RlsContext::new(rls_headers));
+        let service = Service::new(limiter, replies.headers)
+            .with_rls(RlsContext::new(replies.rls_headers))
+            .with_on_invalid_call(replies.on_invalid_call);
         let service = Arc::new(service);
         let identity = Arc::new(Identity::new(identity, blocks, clock.clone())?);
         let shared = storage.open_document(&store).await?;

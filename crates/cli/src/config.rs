@@ -25,6 +25,7 @@ use tidegate_redis::Secret;
 use tidegate_service::config_error::{ConfigError, InvalidEntry};
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::{RuleSource, RulesConfig};
+use tidegate_service::service::OnInvalidCall;
 use tidegate_service::service::rls::RlsHeaders;
 use tidegate_service::store::StoreConfig;
 
@@ -48,12 +49,20 @@ pub(crate) struct Config {
     pub(crate) listen: ListenConfig,
     pub(crate) store: StoreConfig,
     pub(crate) rules: RulesConfig,
-    pub(crate) headers: HeaderStyle,
-    /// Selects the responses to which Envoy adds rate limit headers.
-    pub(crate) rls_headers: RlsHeaders,
+    pub(crate) replies: ReplyConfig,
     pub(crate) identity: IdentityConfig,
     /// `Some` if and only if the gateway listener is on.
     pub(crate) gateway: Option<GatewayConfig>,
+}
+
+/// The headers of replies, and the answer to invalid calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReplyConfig {
+    pub(crate) headers: HeaderStyle,
+    /// Selects the responses to which Envoy adds rate limit headers.
+    pub(crate) rls_headers: RlsHeaders,
+    /// The answer to invalid calls of proxies.
+    pub(crate) on_invalid_call: OnInvalidCall,
 }
 
 /// The addresses of the listeners, and their security.
@@ -168,8 +177,7 @@ impl Config {
             },
             store,
             rules,
-            headers: file.headers,
-            rls_headers: file.rls_headers,
+            replies: file.replies,
             identity: file.identity,
             gateway,
         })

@@ -6,6 +6,7 @@
 mod acquire;
 mod admitted;
 pub mod internal_rules;
+mod invalid_call;
 pub mod rls;
 mod slot_token;
 mod throttle;
@@ -26,6 +27,8 @@ use tidegate_rules::RuleSet;
 pub use self::acquire::{AcquireReply, UndeliveredSlots};
 pub use self::admitted::AdmittedRequest;
 pub use self::internal_rules::{internal_rules, unknown_rule};
+use self::invalid_call::InvalidCallLog;
+pub use self::invalid_call::OnInvalidCall;
 use self::rls::RlsContext;
 use self::slot_token::SlotTokenCipher;
 pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
@@ -49,6 +52,8 @@ pub struct Service {
     clock: Clock,
     style: HeaderStyle,
     rls: RlsContext,
+    on_invalid_call: OnInvalidCall,
+    invalid_call_log: InvalidCallLog,
     /// Encrypts the tokens of slots that callers hold.
     slot_tokens: SlotTokenCipher,
     stats: CallStats,
@@ -80,6 +85,8 @@ impl Service {
             clock,
             style,
             rls: RlsContext::default(),
+            on_invalid_call: OnInvalidCall::default(),
+            invalid_call_log: InvalidCallLog::default(),
             stats,
             ready: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -94,6 +101,17 @@ impl Service {
     pub fn with_rls(mut self, rls: RlsContext) -> Self {
         self.rls = rls;
         self
+    }
+
+    /// Returns the service with another answer to invalid calls of proxies.
+    pub fn with_on_invalid_call(mut self, answer: OnInvalidCall) -> Self {
+        self.on_invalid_call = answer;
+        self
+    }
+
+    /// Returns the answer to invalid calls of proxies.
+    pub fn on_invalid_call(&self) -> OnInvalidCall {
+        self.on_invalid_call
     }
 
     /// Returns the active rules. A call loads them once and uses them to its end.
@@ -308,9 +326,10 @@ impl Service {
         reply
     }
 
-    /// Counts a call that was not decided, and returns its error.
+    /// Counts a call that was not decided, logs it if it is invalid, and returns its error.
     pub fn count_rejected(&self, protocol: Protocol, error: CallError) -> CallError {
-        self.stats.counters.record_rejected(protocol, error.status);
+        self.stats.counters.record_rejected(protocol, &error);
+        self.invalid_call_log.log(self.clock.now(), protocol, &error);
         error
     }
 

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_core::{CallStatus, Decision, Span};
+use tidegate_core::{CallError, CallStatus, Decision, InvalidReason, Span};
 use tidegate_net::listener::ConnectionCounts;
 use tidegate_rules::RuleSet;
 
@@ -30,12 +30,15 @@ use crate::call::Protocol;
 /// Index of the counter of blocked checks. The counters before it belong to each [`CallStatus`].
 pub(crate) const BLOCKED_COUNTER: usize = CallStatus::ALL.len();
 const _: () = assert!(BLOCKED_COUNTER < COUNTERS_PER_LINE);
+const _: () = assert!(InvalidReason::ALL.len() <= COUNTERS_PER_LINE);
 
 /// Counters of calls by listener, counters of rules, and the sources of further samples.
 #[derive(Debug)]
 pub struct ServerCounters {
     /// One line of counters for each listener.
     pub(crate) checks: ShardedCounters,
+    /// Invalid calls by [`InvalidReason`], one line of counters for each listener.
+    pub(crate) invalid_calls: ShardedCounters,
     pub(crate) durations: LatencyHistograms,
     pub(crate) rules: RuleCounts,
     listeners: Mutex<Vec<(&'static str, Arc<ConnectionCounts>)>>,
@@ -71,6 +74,7 @@ impl ServerCounters {
     pub(crate) fn new() -> Self {
         Self {
             checks: ShardedCounters::new(Protocol::ALL.len()),
+            invalid_calls: ShardedCounters::new(Protocol::ALL.len()),
             durations: LatencyHistograms::new(Protocol::ALL.len()),
             rules: RuleCounts::new(),
             listeners: Mutex::default(),
@@ -117,8 +121,11 @@ impl ServerCounters {
     }
 
     /// Counts a call that was rejected without a decision.
-    pub(crate) fn record_rejected(&self, protocol: Protocol, status: CallStatus) {
-        self.checks.add(protocol as usize, status as usize, 1);
+    pub(crate) fn record_rejected(&self, protocol: Protocol, error: &CallError) {
+        self.checks.add(protocol as usize, error.status as usize, 1);
+        if let Some(reason) = error.reason {
+            self.invalid_calls.add(protocol as usize, reason as usize, 1);
+        }
     }
 
     /// Counts the outcome of each rule of a check.

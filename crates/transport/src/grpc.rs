@@ -10,7 +10,8 @@ mod health;
 mod inline;
 mod message;
 mod reflection;
-mod rls;
+pub(crate) mod rls;
+pub(crate) mod rls_message;
 mod slots;
 
 use std::sync::Arc;
@@ -19,9 +20,10 @@ use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request, Response, StatusCode};
 use prost::Message;
-use tidegate_core::{CallError, Span};
+use tidegate_core::{CallError, InvalidReason, Span};
 use tidegate_limiter::Clock;
 use tidegate_net::listener::{Activity, ConnectionHandler, ConnectionTimeouts, Peer, Stream};
+use tidegate_service::call::Protocol;
 use tidegate_service::service::Service;
 use tokio::sync::{SemaphorePermit, watch};
 use tonic::{Code, Status};
@@ -98,10 +100,11 @@ impl GrpcContext {
     ) -> Result<Response<GrpcBody>, Status> {
         match request.uri().path() {
             rls::SHOULD_RATE_LIMIT => {
-                let (message, _permit) = self.read(request).await?;
-                rls::should_rate_limit(&self.service, &message)
-                    .await
-                    .map(|reply| body::message_response(&reply))
+                let reply = match self.read(request).await {
+                    Ok((message, _permit)) => rls::should_rate_limit(&self.service, &message).await,
+                    Err(error) => rls::invalid_call_reply(&self.service, error),
+                };
+                reply.map(|reply| body::message_response(&reply))
             }
             check::CHECK => {
                 let (message, _permit) = self.read(request).await?;
@@ -160,8 +163,25 @@ impl GrpcContext {
     /// Reads and decodes the message of a call. The permit holds its memory; small messages need none.
     ///
     /// # Errors
-    /// The message is invalid, too long, too slow, or too many large messages are in memory.
+    /// The message is invalid, too long, too slow, or too many large messages are in memory. The call is counted.
     async fn read<M: Message + Default>(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<(M, Option<SemaphorePermit<'_>>), Status> {
+        self.read_uncounted(request).await.inspect_err(|error| {
+            let (reason, wanted) = match error.code() {
+                Code::ResourceExhausted => (
+                    InvalidReason::TooLarge,
+                    format!("at most {} bytes", message::MAX_MESSAGE_BYTES),
+                ),
+                _ => (InvalidReason::Undecodable, "a complete message".to_owned()),
+            };
+            let error = CallError::invalid("message", "another one", wanted).because(reason);
+            let _ = self.service.count_rejected(Protocol::Grpc, error);
+        })
+    }
+
+    async fn read_uncounted<M: Message + Default>(
         &self,
         request: Request<Incoming>,
     ) -> Result<(M, Option<SemaphorePermit<'_>>), Status> {

@@ -11,14 +11,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate_core::{CallError, RequestError, truncate};
+use tidegate_core::{CallError, CallStatus, InvalidReason, RequestError, escape_text, truncate};
 use tidegate_net::http::json::{Json, fields, text, text_pairs, whole_number};
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::{HttpHandler, drain_body, read_body};
 use tidegate_net::listener::Peer;
 use tidegate_service::call::{Call, NamedClient, Protocol};
 use tidegate_service::identity::{self, Identity};
-use tidegate_service::service::Service;
+use tidegate_service::service::rls::RlsReply;
+use tidegate_service::service::{OnInvalidCall, Service};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::caller;
@@ -126,7 +127,7 @@ impl HttpApi {
         };
         let (body, _permit) = match self.read(request, max_bytes).await {
             Ok(read) => read,
-            Err(response) => return response,
+            Err(refusal) => return self.refuse_body(endpoint, max_bytes, refusal),
         };
         match endpoint {
             PostEndpoint::Check => self.check(&body, peer).await,
@@ -136,6 +137,27 @@ impl HttpApi {
             PostEndpoint::Renew => Box::pin(self.renew(&body)).await,
             PostEndpoint::Release => Box::pin(self.release(&body)).await,
             PostEndpoint::Rls => Box::pin(self.rls(&body)).await,
+        }
+    }
+
+    /// Counts a call without a usable body, and returns its response.
+    fn refuse_body(
+        &self,
+        endpoint: PostEndpoint,
+        max_bytes: usize,
+        refusal: Response<Body>,
+    ) -> Response<Body> {
+        let (reason, wanted) = match refusal.status() {
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::SERVICE_UNAVAILABLE => {
+                (InvalidReason::TooLarge, format!("at most {max_bytes} bytes"))
+            }
+            _ => (InvalidReason::Undecodable, "a plain and complete body".to_owned()),
+        };
+        let error = CallError::invalid("body", "another one", wanted).because(reason);
+        let _ = self.service.count_rejected(Protocol::Http, error);
+        match endpoint {
+            PostEndpoint::Rls => self.invalid_rls_reply(refusal),
+            _ => refusal,
         }
     }
 
@@ -186,7 +208,15 @@ impl HttpApi {
         let call = match described {
             Ok(request) => Call { request, ..Call::default() },
             Err(error) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
+                let error = self.service.count_rejected(Protocol::Http, error);
+                let refusal = response::call_error(&error);
+                return match self.service.on_invalid_call() {
+                    OnInvalidCall::Deny => format.apply(error.status, refusal),
+                    OnInvalidCall::Allow => {
+                        format.apply(CallStatus::Allowed, response::text(StatusCode::OK, ""))
+                    }
+                    OnInvalidCall::Error => refusal,
+                };
             }
         };
         match self.service.check_with_rules(&rules, Protocol::Http, call).await {
@@ -199,13 +229,20 @@ impl HttpApi {
         let call = match Json::read(body).and_then(rls_json::decode) {
             Ok(call) => call,
             Err(error) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
+                let error = self.service.count_rejected(Protocol::Http, error);
+                return self.invalid_rls_reply(response::call_error(&error));
             }
         };
         match self.service.should_rate_limit(Protocol::Http, &call).await {
             Ok(reply) => rls_json::encode(&reply),
-            Err(error) => response::call_error(&error),
+            Err(error) => self.invalid_rls_reply(response::call_error(&error)),
         }
+    }
+
+    /// Returns the response to an invalid call of Envoy's rate limit service: the one of `on_invalid_call`, or the error.
+    fn invalid_rls_reply(&self, error: Response<Body>) -> Response<Body> {
+        let reply = RlsReply::to_invalid_call(self.service.on_invalid_call());
+        reply.map_or(error, |reply| rls_json::encode(&reply))
     }
 
     /// Reads the whole body. The permit holds its memory; small bodies need none.
@@ -246,7 +283,7 @@ pub(crate) fn decode_check(json: Json<'_>) -> Result<Call<'_>, CallError> {
                 let path = format!("attributes.{}", truncate(&name));
                 return Err(CallError::invalid(path, "it twice", "it once"));
             }
-            request.insert(name, value).map_err(|error| match &error {
+            request.insert(name, escape_text(value)).map_err(|error| match &error {
                 RequestError::Value { name, .. } => {
                     CallError::rejected_attribute(&format!("attributes.{}", truncate(name)), &error)
                 }
@@ -256,7 +293,7 @@ pub(crate) fn decode_check(json: Json<'_>) -> Result<Call<'_>, CallError> {
     }
     Ok(Call {
         rule: rule.map(|json| text("rule", json)).transpose()?,
-        client: client.map(NamedClient::from_json).transpose()?,
+        client: client.map(NamedClient::from_json).transpose()?.map(NamedClient::escaped),
         request: match cost {
             Some(json) => request.cost(whole_number("cost", &json)?),
             None => request,

@@ -145,8 +145,7 @@ async fn serve(
         &config.listen,
         rules,
         config.store,
-        config.headers,
-        config.rls_headers,
+        config.replies,
         config.identity,
         config.gateway,
     )

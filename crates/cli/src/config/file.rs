@@ -13,6 +13,7 @@ use tidegate_rules::{RuleSet, SourceRange};
 use tidegate_service::config_error::{ConfigError, describe_yaml_error, read_file, source_range};
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::rules::RuleSource;
+use tidegate_service::service::OnInvalidCall;
 use tidegate_service::service::rls::RlsHeaders;
 use tidegate_service::store::StoreConfig;
 
@@ -24,7 +25,7 @@ use crate::config::resp::{RawResp, RespPassword};
 use crate::config::rules::RawRules;
 use crate::config::secrets::RedisSettings;
 use crate::config::tls::{RawTls, TlsConfig};
-use crate::config::{DrainConfig, InvalidEntry, ListenAddress};
+use crate::config::{DrainConfig, InvalidEntry, ListenAddress, ReplyConfig};
 
 /// A configuration file, read and checked.
 #[derive(Debug, Default)]
@@ -42,8 +43,7 @@ pub(crate) struct ConfigFile {
     pub(crate) envoy: Option<PathBuf>,
     pub(crate) copies: Option<PathBuf>,
     pub(crate) poll: Option<Span>,
-    pub(crate) headers: HeaderStyle,
-    pub(crate) rls_headers: RlsHeaders,
+    pub(crate) replies: ReplyConfig,
     pub(crate) identity: IdentityConfig,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: DrainConfig,
@@ -58,6 +58,7 @@ struct RawConfig {
     store: RawStore,
     rules: Option<Spanned<RawRules>>,
     headers: RawHeaders,
+    on_invalid_call: Option<Spanned<String>>,
     resp: RawResp,
     identity: RawIdentity,
     admin: RawAdmin,
@@ -123,6 +124,13 @@ pub(crate) const DRAFTS: [(&str, IetfDraft); 3] =
 pub(crate) const RLS_HEADERS: [(&str, RlsHeaders); 3] =
     [("denied", RlsHeaders::Denied), ("all", RlsHeaders::All), ("off", RlsHeaders::Off)];
 
+/// The values of `on_invalid_call`.
+pub(crate) const ON_INVALID_CALL: [(&str, OnInvalidCall); 3] = [
+    ("deny", OnInvalidCall::Deny),
+    ("allow", OnInvalidCall::Allow),
+    ("error", OnInvalidCall::Error),
+];
+
 impl ConfigFile {
     /// Longest file in bytes, because inline rules may be as long as a file of rules.
     const MAX_LENGTH: usize = RuleSet::MAX_DOCUMENT_BYTES;
@@ -168,11 +176,18 @@ impl ConfigFile {
             token: reader.parsed("admin.token", raw.admin.token),
             redis: redis_source(&mut reader, path, &raw.store.memory, raw.store.redis),
             memory: MemorySettings::read(&mut reader, raw.store.memory.unwrap_or_default()),
-            headers: HeaderStyle {
-                reset: reader.word("headers.reset", raw.headers.reset, RESETS),
-                ietf: reader.word("headers.ietf", raw.headers.ietf, DRAFTS),
+            replies: ReplyConfig {
+                headers: HeaderStyle {
+                    reset: reader.word("headers.reset", raw.headers.reset, RESETS),
+                    ietf: reader.word("headers.ietf", raw.headers.ietf, DRAFTS),
+                },
+                rls_headers: reader.word("headers.rls", raw.headers.rls, RLS_HEADERS),
+                on_invalid_call: reader.word(
+                    "on_invalid_call",
+                    raw.on_invalid_call,
+                    ON_INVALID_CALL,
+                ),
             },
-            rls_headers: reader.word("headers.rls", raw.headers.rls, RLS_HEADERS),
             envoy: rules.and_then(|rules| Some(folder(path).join(rules.envoy.as_ref()?))),
             copies: rules.and_then(|rules| Some(folder(path).join(rules.copy.as_ref()?))),
             poll: rules
@@ -280,8 +295,18 @@ pub(crate) enum FileKind {
 }
 
 /// Keys that occur only in a configuration.
-const CONFIG_KEYS: [&str; 9] =
-    ["listen", "store", "headers", "admin", "tls", "drain", "identity", "resp", "gateway"];
+const CONFIG_KEYS: [&str; 10] = [
+    "listen",
+    "store",
+    "headers",
+    "on_invalid_call",
+    "admin",
+    "tls",
+    "drain",
+    "identity",
+    "resp",
+    "gateway",
+];
 
 /// Returns whether a line of the text starts with one of the keys.
 fn has_top_level_key(text: &str, keys: &[&str]) -> bool {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidegate_limiter::MemoryStore;
 use tidegate_rules::schema::{Schema, parts};
 
-use super::file::{DRAFTS, MemorySettings, RESETS, RLS_HEADERS};
+use super::file::{DRAFTS, MemorySettings, ON_INVALID_CALL, RESETS, RLS_HEADERS};
 use super::tls::LISTENERS;
 use super::{DEFAULT_ADMIN, DEFAULT_GATEWAY, DEFAULT_GRPC, DEFAULT_HTTP, DEFAULT_RESP};
 
@@ -24,6 +24,15 @@ pub(crate) fn schema() -> Schema {
     .key("store", store())
     .key("rules", rules())
     .key("headers", headers())
+    .key(
+        "on_invalid_call",
+        Schema::word(
+            "Answer to a call of Envoy or of another proxy that can't be decoded, is over a size limit or lacks a field: \
+             `deny` or `allow` the request, or fail the call with an `error`. Proxies that fail open admit a request after an error.",
+            ON_INVALID_CALL.map(|(word, _)| word),
+        )
+        .example("error"),
+    )
     .key("resp", resp())
     .key("identity", identity())
     .key("admin", admin())

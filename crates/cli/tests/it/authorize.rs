@@ -107,6 +107,44 @@ fn request_without_a_matching_rule_is_allowed_without_quota_headers() {
 }
 
 #[test]
+fn api_key_that_is_not_utf8_has_a_bucket_of_its_own() {
+    let server = Server::with_rules(RULES);
+    for key in [&b"\xff"[..], b"\xfe", br"\xFF"] {
+        let status = || {
+            let head =
+                b"GET /v1/authorize HTTP/1.1\r\nhost: shop.example\r\nx-original-uri: /v1/a\r\n\
+                         x-original-method: POST\r\nx-api-key: ";
+            let mut connection = server.connect();
+            connection.write(&[head, key, b"\r\n\r\n"].concat());
+            connection.receive(false).status
+        };
+        assert_eq!([status(), status(), status()], [200, 200, 429], "{key:?}");
+    }
+}
+
+#[test]
+fn on_invalid_call_selects_the_status_of_an_invalid_call() {
+    let with = |answer: &str| {
+        let config = format!("{{on_invalid_call: {answer}, listen: {{http: '127.0.0.1:0'}}}}");
+        Server::with_config(&config)
+    };
+    for (server, plain, always_403) in [
+        (Server::with_rules(RULES), 400, 403),
+        (with("allow"), 200, 200),
+        (with("error"), 400, 400),
+    ] {
+        let status = |line: &str| send(&server, line, &[("Host", "a")]).status;
+        assert_eq!(status("GET /v1/authorize"), plain);
+        assert_eq!(status("GET /v1/authorize?deny=403"), always_403);
+    }
+    let server = Server::with_rules(RULES);
+    let long = "x".repeat(8_193);
+    let too_long = [&NGINX[..3], &[("X-API-Key", long.as_str())]].concat();
+    let response = send(&server, "GET /v1/authorize?deny=403", &too_long);
+    assert_eq!((response.status, response.header("x-tidegate-status")), (403, Some("400")));
+}
+
+#[test]
 fn missing_or_conflicting_proxy_headers_get_400() {
     let server = Server::with_rules(RULES);
     let error_detail = |line: &str, headers: &[(&str, &str)]| {

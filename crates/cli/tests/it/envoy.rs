@@ -89,6 +89,57 @@ fn clients_behind_envoy_have_separate_buckets() {
 }
 
 #[test]
+fn header_value_that_is_not_utf8_is_limited_in_a_bucket_of_its_own() {
+    if lacking(&[Tool::Envoy]) {
+        return;
+    }
+    let server = Server::with_rules(RULES);
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    let keys: [&[u8]; 5] = [b"\xff", b"\xfe", br"\xFF", "\u{fffd}".as_bytes(), b"a\xc3"];
+    for key in keys {
+        let send = || envoy.send_key(FIRST_CLIENT, "/api/a", key).status;
+        assert_eq!(statuses(3, send), [200, 200, 429], "{key:?}");
+    }
+    assert_eq!(envoy.failed_open(), 0);
+}
+
+#[test]
+fn rule_matches_the_escape_of_a_header_value_that_is_not_utf8() {
+    if lacking(&[Tool::Envoy]) {
+        return;
+    }
+    let rules =
+        r"rules: [{name: banned, match: {domain: edge, api_key: 'a\xFF*'}, limit: 0 per day}]";
+    let server = Server::with_rules(rules);
+    let envoy = EnvoyProxy::start(server.listener("grpc").port(), ServiceTimeout::Long);
+    assert_eq!(envoy.send_key(FIRST_CLIENT, "/", b"a\xff1").status, 429);
+    assert_eq!(envoy.send_key(FIRST_CLIENT, "/", br"a\xFF1").status, 200);
+}
+
+#[test]
+fn call_over_the_size_limit_is_denied_through_an_envoy_that_fails_open() {
+    if lacking(&[Tool::Envoy]) {
+        return;
+    }
+    let server = Server::with_rules(RULES);
+    let with_large_headers = |text: &str| {
+        let setting = "use_remote_address: true\n";
+        assert_eq!(text.matches(setting).count(), 1);
+        let large = format!("{setting}                max_request_headers_kb: 8192\n");
+        text.replace(setting, &large)
+    };
+    let port = server.listener("grpc").port();
+    let envoy = EnvoyProxy::start_edited(port, ServiceTimeout::Long, with_large_headers);
+    let denied = envoy.send_key(FIRST_CLIENT, "/api/a", &[b'x'; 1_100_000]);
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert_eq!(denied.header("x-tidegate-denied"), Some("invalid-call"));
+    // A value within the limit is counted.
+    let send = || envoy.send_key(FIRST_CLIENT, "/api/a", &[b'\xff'; 100_000]).status;
+    assert_eq!(statuses(3, send), [200, 200, 429]);
+    assert_eq!(envoy.failed_open(), 0);
+}
+
+#[test]
 fn error_of_the_application_is_not_marked_as_rate_limited() {
     if lacking(&[Tool::Envoy]) {
         return;

@@ -7,6 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use prost::Message;
+use tidegate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code as RlsCode;
 use tidegate_proto::tidegate::v1::{CheckRequest, CheckResponse};
 use tidegate_testkit::{Certificates, Port, Tool, lacking};
 use tonic::codegen::http::uri::PathAndQuery;
@@ -266,12 +268,23 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 
 #[test]
 fn invalid_or_oversized_message_is_rejected_and_the_connection_stays_open() {
+    const CHECK: &str = "/tidegate.v1.RateLimiter/Check";
     let server = Server::with_rules(RULES);
     let caller = GrpcCaller::connect(&server);
-    let status = send_raw(&caller, SHOULD_RATE_LIMIT, vec![0xff; 64]).unwrap_err();
+    for message in [vec![0xff; 64], vec![0; 2 * 1024 * 1024]] {
+        let response = send_raw(&caller, SHOULD_RATE_LIMIT, message).unwrap();
+        let response = RateLimitResponse::decode(response.as_slice()).unwrap();
+        assert_eq!(response.overall_code(), RlsCode::OverLimit);
+    }
+    let status = send_raw(&caller, CHECK, vec![0xff; 64]).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    let status = send_raw(&caller, SHOULD_RATE_LIMIT, vec![0; 2 * 1024 * 1024]).unwrap_err();
+    let status = send_raw(&caller, CHECK, vec![0; 2 * 1024 * 1024]).unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let metrics = server.manage("GET", "/metrics", "").body;
+    for (reason, count) in [("undecodable", 2), ("too_large", 2)] {
+        let line = format!("{{listener=\"grpc\",reason=\"{reason}\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
     let status = send_raw(&caller, "/no.such.Service/Method", Vec::new()).unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
     // A long message within the limit arrives in several frames.

@@ -38,6 +38,7 @@ fn python_client_with_envoy_messages_gets_correct_responses() {
     assert_eq!(answers[5], answer("OK", &[with_override]));
     let unlimited = json!({"code": "OK", "limit": null, "remaining": 0, "resets": false});
     assert_eq!(answers[6], answer("OK", &[unlimited]));
-    assert_eq!(answers[7], json!({"error": "INVALID_ARGUMENT"}));
+    let denied = json!({"code": "OVER_LIMIT", "statuses": [], "headers": ["x-tidegate-denied"], "metadata": false});
+    assert_eq!(answers[7], denied);
     assert_eq!(answers.len(), 8);
 }

@@ -9,7 +9,7 @@ use tidegate_proto::envoy::r#type::v3::RateLimitUnit;
 use tidegate_testkit::Port;
 
 use crate::grpc_caller::{GrpcCaller, as_refund, descriptor, user, with_hits};
-use crate::kit::Server;
+use crate::kit::{Folder, Server};
 
 /// Limits that refill no token during a test.
 const RULES: &str = "
@@ -311,8 +311,50 @@ fn on_store_failure_selects_over_limit_or_ok() {
 }
 
 #[test]
-fn invalid_call_is_rejected_with_its_field_and_charges_nothing() {
+fn invalid_call_is_denied_counted_and_logged_and_charges_nothing() {
     let server = Server::with_rules(RULES);
+    let caller = GrpcCaller::connect(&server);
+    let call = |domain: &str, descriptors: Vec<RateLimitDescriptor>| {
+        let request = RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 1 };
+        caller.should_rate_limit(request).unwrap()
+    };
+    for response in [
+        call("", vec![user("s3cret")]),
+        call("edge", vec![]),
+        call("edge", vec![user("a"); 101]),
+        call("edge", vec![user("a"), descriptor(&[])]),
+        call("edge", vec![with_override(5, RateLimitUnit::Unknown, user("a"))]),
+    ] {
+        assert_eq!(response.overall_code(), Code::OverLimit);
+        assert_eq!(header(&response, "x-tidegate-denied"), Some("invalid-call"));
+    }
+    assert_eq!(caller.remaining("edge", user("a")), Some(4));
+    let metrics = server.manage("GET", "/metrics", "").body;
+    for (reason, count) in [("malformed", 4), ("too_large", 1), ("undecodable", 0)] {
+        let line = format!(
+            "tidegate_invalid_calls_total{{listener=\"grpc\",reason=\"{reason}\"}} {count}\n"
+        );
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+    let note = server.note("invalid call");
+    assert!(note.contains("domain") && !note.contains("s3cret"), "{note}");
+}
+
+#[test]
+fn on_invalid_call_allow_admits_an_invalid_call() {
+    let server = Server::with_config("{on_invalid_call: allow, listen: {http: '127.0.0.1:0'}}");
+    let response =
+        GrpcCaller::connect(&server).should_rate_limit(RateLimitRequest::default()).unwrap();
+    assert_eq!(response.overall_code(), Code::Ok);
+    assert_eq!(response.response_headers_to_add, []);
+}
+
+#[test]
+fn on_invalid_call_error_reports_the_invalid_field_and_charges_nothing() {
+    let folder = Folder::new();
+    folder.file("rules.yaml", RULES);
+    let config = folder.file("tidegate.yaml", "on_invalid_call: error\nrules: {file: rules.yaml}");
+    let server = Server::with_arguments(&["--config", &config, "--http", "127.0.0.1:0"]);
     let caller = GrpcCaller::connect(&server);
     let error_message = |domain: &str, descriptors: Vec<RateLimitDescriptor>| {
         let request = RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 1 };

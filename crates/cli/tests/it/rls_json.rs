@@ -68,8 +68,21 @@ fn both_field_spellings_quoted_numbers_and_numeric_units_are_accepted() {
 }
 
 #[test]
-fn error_of_an_invalid_body_names_the_field() {
+fn invalid_body_is_denied_unless_on_invalid_call_admits_it() {
     let server = Server::with_rules(RULES);
+    let large = format!(r#"{{"domain":"{}"}}"#, "x".repeat(100_000));
+    for body in ["", "{\"domain\":\"\\xff\"", r#"{"domain":"a"}"#, &large] {
+        let response = server.ask("POST", "/json", body);
+        assert_eq!(response.status, 429, "{body:.100}");
+        assert_eq!(response.json()["overallCode"], "OVER_LIMIT");
+    }
+    let server = Server::with_config("{on_invalid_call: allow, listen: {http: '127.0.0.1:0'}}");
+    assert_eq!(server.ask("POST", "/json", "").status, 200);
+}
+
+#[test]
+fn error_of_an_invalid_body_names_the_field() {
+    let server = Server::with_config("{on_invalid_call: error, listen: {http: '127.0.0.1:0'}}");
     let detail = |body: &str| {
         let response = server.request("POST", "/json", body);
         assert_eq!(response.status, 400, "{body}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::CallStatus;
+use tidegate_core::{CallStatus, InvalidReason};
 use tidegate_limiter::{Limiter, MemoryStore, Store};
 use tidegate_redis::{Latency, RedisStore, ServerReport, ServerUse};
 use tidegate_rules::{Mode, OnStoreFailure};
@@ -72,6 +72,13 @@ fn checks(counters: &ServerCounters, exposition: &mut Exposition) {
         })
     });
     exposition.add_family(names::CHECKS, rows);
+    let invalid = Protocol::ALL.into_iter().flat_map(|protocol| {
+        InvalidReason::ALL.into_iter().map(move |reason| {
+            let labels = labels([("listener", protocol.name()), ("reason", reason.label())]);
+            (labels, counters.invalid_calls.total(protocol as usize, reason as usize))
+        })
+    });
+    exposition.add_family(names::INVALID_CALLS, invalid);
     let durations = Protocol::ALL.into_iter().map(|protocol| {
         (label("listener", protocol.name()), counters.durations.read(protocol as usize))
     });

@@ -37,6 +37,7 @@ metrics! {
     READY: Gauge "tidegate_ready", "1 if the node is ready for traffic, else 0.";
 
     CHECKS: Counter "tidegate_checks", "Checks by listener and result.";
+    INVALID_CALLS: Counter "tidegate_invalid_calls", "Invalid calls by listener and reason.";
     CHECK_DURATION: Histogram "tidegate_check_duration_seconds", "Time from the decoded call to its decision, by listener.";
     DECISIONS: Counter "tidegate_decisions", "Outcomes of each rule for the checks that it applied to.";
     STORE_FAILURES: Counter "tidegate_store_failures", "Checks that a rule decided without the store, by its on_store_failure.";

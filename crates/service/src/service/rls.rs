@@ -25,8 +25,7 @@ pub use self::status::{CurrentLimit, DescriptorStatus};
 use crate::active_rules::ActiveRules;
 use crate::call::Protocol;
 pub use crate::envoy::Unit;
-use crate::service::CallTiming;
-use crate::service::Service;
+use crate::service::{CallTiming, OnInvalidCall, Service};
 
 /// Settings and cached limits of RLS calls.
 #[derive(Debug, Default)]
@@ -57,6 +56,21 @@ pub struct RlsReply {
 
 /// The decisions about one descriptor, in the order of its checks.
 type Decisions = SmallVec<[Decision; 2]>;
+
+impl RlsReply {
+    /// Returns the reply to an invalid call; `None` if it gets an error.
+    ///
+    /// Envoy forwards a request if the call fails, so an error admits it uncounted.
+    pub fn to_invalid_call(answer: OnInvalidCall) -> Option<Self> {
+        let over_limit = match answer {
+            OnInvalidCall::Deny => true,
+            OnInvalidCall::Allow => false,
+            OnInvalidCall::Error => return None,
+        };
+        let headers = if over_limit { vec![headers::denied_invalid_call()] } else { Vec::new() };
+        Some(Self { over_limit, statuses: Vec::new(), headers, metadata: None })
+    }
+}
 
 impl Service {
     /// Answers a call of Envoy's rate limit service: charges all descriptors, or none of them.

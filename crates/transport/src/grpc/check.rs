@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::{CallError, CallStatus, Reply, Request, retry_after_seconds, truncate};
+use tidegate_core::{
+    CallError, CallStatus, Reply, Request, escape_text, retry_after_seconds, truncate,
+};
 use tidegate_proto::tidegate::v1 as wire;
 use tidegate_proto::tidegate::v1::check_batch_response::{Answer, answer};
 use tidegate_proto::tidegate::v1::check_request::Named;
@@ -106,13 +108,14 @@ pub(crate) fn decode_call(message: &CheckRequest) -> Result<Call<'_>, CallError>
     for (name, value) in &message.attributes {
         let path = || format!("attributes.{}", truncate(name));
         request
-            .insert(name.as_str(), value.as_str())
+            .insert(name.as_str(), escape_text(value.as_str().into()))
             .map_err(|error| CallError::rejected_attribute(&path(), &error))?;
     }
     let client = message.named.as_ref().map(|named| match named {
         Named::Client(value) => NamedClient::Value(value.as_str().into()),
         Named::Parts(parts) => NamedClient::Parts(borrowed_pairs(&parts.values)),
     });
+    let client = client.map(NamedClient::escaped);
     let rule = Some(message.rule.as_str()).filter(|rule| !rule.is_empty()).map(Into::into);
     Ok(Call { rule, client, request })
 }

@@ -10,6 +10,8 @@ use crate::grpc::body::PREFIX_BYTES;
 
 /// Longest message, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Most bytes of a rejected message that are read before the reply.
+const MAX_DROPPED_BYTES: usize = 4 * 1024 * 1024;
 /// Messages up to this many bytes are not counted in the [`MessageBudget`].
 const MAX_UNCOUNTED_BYTES: usize = 4 * 1024;
 
@@ -45,8 +47,14 @@ pub(crate) async fn read(
     while read.len() < PREFIX_BYTES {
         read = concat(read, next_data(&mut body).await?.ok_or_else(|| incomplete("message"))?);
     }
-    let length = length(&read)?;
-    let permit = budget.reserve(length)?;
+    let reserved = length(&read).and_then(|length| Ok((length, budget.reserve(length)?)));
+    let (length, permit) = match reserved {
+        Ok(reserved) => reserved,
+        Err(error) => {
+            drop_rest(body).await;
+            return Err(error);
+        }
+    };
     if read.len() < PREFIX_BYTES + length {
         let mut whole = BytesMut::with_capacity(PREFIX_BYTES + length);
         whole.put(read);
@@ -90,6 +98,16 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
         }
     }
     Ok(None)
+}
+
+/// Reads and drops the rest of a request that is rejected: some clients treat an earlier reply as a reset.
+async fn drop_rest(mut body: Incoming) {
+    let mut dropped = 0;
+    while dropped < MAX_DROPPED_BYTES
+        && let Ok(Some(data)) = next_data(&mut body).await
+    {
+        dropped += data.len();
+    }
 }
 
 fn concat(read: Bytes, more: Bytes) -> Bytes {

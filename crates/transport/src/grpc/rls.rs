@@ -2,14 +2,13 @@
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
-use tidegate_core::{CallError, Span};
+use tidegate_core::{CallError, Span, escape_bytes};
 use tidegate_proto::envoy::config::core::v3::HeaderValue;
-use tidegate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tidegate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
 use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
-use tidegate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tidegate_proto::envoy::r#type::v3::RateLimitUnit;
 use tidegate_service::call::Protocol;
 use tidegate_service::service::Service;
@@ -17,6 +16,7 @@ use tidegate_service::service::rls::{self, Descriptor, Hits, RlsCall, RlsReply, 
 use tonic::Status;
 
 use crate::grpc::error_status;
+use crate::grpc::rls_message::{RawDescriptor, RawRateLimitRequest};
 
 pub(crate) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -25,25 +25,41 @@ pub(crate) const SHOULD_RATE_LIMIT: &str =
 /// an error.
 ///
 /// # Errors
-/// The message is invalid.
+/// The message is invalid, and `on_invalid_call` is `error`.
 pub(crate) async fn should_rate_limit(
     service: &Service,
-    message: &RateLimitRequest,
+    message: &RawRateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let call = decode_call(message)
-        .map_err(|error| error_status(service.count_rejected(Protocol::Grpc, error)))?;
-    let reply = service.should_rate_limit(Protocol::Grpc, &call).await.map_err(error_status)?;
-    Ok(encode_reply(reply))
+    let decided = match decode_call(message) {
+        Ok(call) => service.should_rate_limit(Protocol::Grpc, &call).await,
+        Err(error) => Err(service.count_rejected(Protocol::Grpc, error)),
+    };
+    match decided {
+        Ok(reply) => Ok(encode_reply(reply)),
+        Err(error) => invalid_call_reply(service, error_status(error)),
+    }
 }
 
-fn decode_call(message: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
+/// Returns the reply to a call that is not valid: the one of `on_invalid_call`, or the error.
+///
+/// # Errors
+/// `on_invalid_call` is `error`.
+pub(crate) fn invalid_call_reply(
+    service: &Service,
+    error: Status,
+) -> Result<RateLimitResponse, Status> {
+    RlsReply::to_invalid_call(service.on_invalid_call()).map(encode_reply).ok_or(error)
+}
+
+/// Returns the call of a message. Strings that are not UTF-8 are escaped.
+pub(crate) fn decode_call(message: &RawRateLimitRequest) -> Result<RlsCall<'_>, CallError> {
     let descriptors = message.descriptors.iter().enumerate().map(|(index, descriptor)| {
         let limit = descriptor_limit(descriptor);
         Ok(Descriptor {
             entries: descriptor
                 .entries
                 .iter()
-                .map(|entry| (entry.key.as_str().into(), entry.value.as_str().into()))
+                .map(|entry| (escape_bytes(&entry.key), escape_bytes(&entry.value)))
                 .collect(),
             hits: Hits::new(
                 descriptor.hits_addend,
@@ -54,11 +70,11 @@ fn decode_call(message: &RateLimitRequest) -> Result<RlsCall<'_>, CallError> {
         })
     });
     let descriptors = descriptors.collect::<Result<_, CallError>>()?;
-    Ok(RlsCall { domain: message.domain.as_str().into(), descriptors })
+    Ok(RlsCall { domain: escape_bytes(&message.domain), descriptors })
 }
 
 /// Returns the limit that a descriptor carries.
-fn descriptor_limit(descriptor: &RateLimitDescriptor) -> Result<Option<(u32, Unit)>, CallError> {
+fn descriptor_limit(descriptor: &RawDescriptor) -> Result<Option<(u32, Unit)>, CallError> {
     let Some(limit) = &descriptor.limit else { return Ok(None) };
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => {

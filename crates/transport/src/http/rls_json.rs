@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use hyper::Response;
 use tidegate_api::{DescriptorLimit, DescriptorStatus, HeaderPair, RateLimitReply};
-use tidegate_core::{CallError, Span};
+use tidegate_core::{CallError, Span, escape_text};
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
 use tidegate_service::service::rls::{
@@ -110,7 +110,7 @@ fn items<'a>(path: &str, json: Option<Json<'a>>) -> Result<Vec<Json<'a>>, CallEr
 }
 
 fn optional_text<'a>(path: &str, json: Option<Json<'a>>) -> Result<Cow<'a, str>, CallError> {
-    json.map_or(Ok(Cow::Borrowed("")), |json| text(path, json))
+    json.map_or(Ok(Cow::Borrowed("")), |json| text(path, json).map(escape_text))
 }
 
 /// Parses a whole number, with or without quotes.

@@ -34,6 +34,15 @@ pub(crate) struct EnvoyProxy {
 impl EnvoyProxy {
     /// Starts an Envoy that calls Tidegate on this port of its gRPC listener.
     pub(crate) fn start(tidegate: u16, timeout: ServiceTimeout) -> Self {
+        Self::start_edited(tidegate, timeout, str::to_owned)
+    }
+
+    /// Starts an Envoy as [`start`](Self::start) does, after another change of its configuration.
+    pub(crate) fn start_edited(
+        tidegate: u16,
+        timeout: ServiceTimeout,
+        edit: impl FnOnce(&str) -> String,
+    ) -> Self {
         let application = EchoApplication::start();
         let (listener, admin) = (Port::free(), Port::free());
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/envoy/envoy.yaml");
@@ -51,7 +60,7 @@ impl EnvoyProxy {
             set("timeout", "0.1s", "30s");
         }
         let folder = Folder::new();
-        let config = folder.file("envoy.yaml", &text);
+        let config = folder.file("envoy.yaml", &edit(&text));
         let mut command = Process::command(Tool::Envoy.path().unwrap());
         command.args(["--config-path", &config, "--disable-hot-restart", "--concurrency", "1"]);
         command.args(["--log-level", "warning"]);
@@ -79,13 +88,23 @@ impl EnvoyProxy {
         path: &str,
         headers: &[(&str, &str)],
     ) -> Response {
-        let listener = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener.number()));
-        let mut connection = Connection::connect_from(client, listener).unwrap();
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: edge\r\ncontent-length: 0\r\n");
         for (name, value) in headers {
             write!(head, "{name}: {value}\r\n").unwrap();
         }
-        connection.write(format!("{head}\r\n").as_bytes());
+        self.send_head(client, format!("{head}\r\n").as_bytes())
+    }
+
+    /// Sends one request with an API key of any bytes, on a new connection.
+    pub(crate) fn send_key(&self, client: IpAddr, path: &str, key: &[u8]) -> Response {
+        let line = format!("GET {path} HTTP/1.1\r\nhost: edge\r\nx-api-key: ");
+        self.send_head(client, &[line.as_bytes(), key, b"\r\n\r\n"].concat())
+    }
+
+    fn send_head(&self, client: IpAddr, head: &[u8]) -> Response {
+        let listener = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener.number()));
+        let mut connection = Connection::connect_from(client, listener).unwrap();
+        connection.write(head);
         connection.receive(false)
     }
 

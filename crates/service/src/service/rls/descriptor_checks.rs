@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{CallError, Limit, Request, RuleIndex};
+use tidegate_core::{CallError, InvalidReason, Limit, Request, RuleIndex};
 use tidegate_limiter::{CheckRequest, CheckTarget};
 
 use crate::active_rules::ActiveRules;
@@ -90,7 +90,8 @@ pub(crate) fn plan<'a>(
             })
             .collect()
         }
-        found => Err(CallError::invalid("descriptors", found.to_string(), wanted())),
+        found => Err(CallError::invalid("descriptors", found.to_string(), wanted())
+            .because(InvalidReason::TooLarge)),
     }
 }
 

@@ -16,9 +16,14 @@ pub enum RlsHeaders {
     Off,
 }
 
-/// Marks a request that was denied because the store failed. It is sent with every setting: this protocol has no other
-/// field that separates it from a request over its limit.
+/// Marks a request that was denied because the store failed or the call is invalid. It is sent with every setting: this
+/// protocol has no other field that separates it from a request over its limit.
 const DENIED_HEADER: &str = "x-tidegate-denied";
+
+/// Returns the header of a request that was denied because the call is invalid.
+pub(crate) fn denied_invalid_call() -> Header {
+    (DENIED_HEADER, "invalid-call".to_owned())
+}
 
 impl RlsHeaders {
     pub(crate) fn build<'d>(

@@ -1,0 +1,81 @@
+//! Invalid calls: the answer that a proxy gets, and the log.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::{CallError, Span, Timestamp};
+
+use crate::call::Protocol;
+
+/// The answer to an invalid call of a proxy: bytes that can't be decoded, a call over a size limit, a missing field.
+///
+/// A client can cause such calls, and many proxies forward a request if the call fails. So the default is a denial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnInvalidCall {
+    /// Denies the request.
+    #[default]
+    Deny,
+    /// Admits the request.
+    Allow,
+    /// Fails the call. The proxy decides.
+    Error,
+}
+
+/// Shortest time between two log lines about invalid calls.
+const LOG_INTERVAL: Span = Span::from_secs(10);
+
+/// Logs invalid calls, at most one line in [`LOG_INTERVAL`].
+#[derive(Debug, Default)]
+pub(crate) struct InvalidCallLog {
+    /// Time from which the next line may be logged, in microseconds.
+    next_micros: AtomicU64,
+    /// Invalid calls since the last line.
+    suppressed: AtomicU64,
+}
+
+impl InvalidCallLog {
+    /// Logs the error of an invalid call. Values of the caller are left out, because they may be secrets.
+    pub(crate) fn log(&self, now: Timestamp, protocol: Protocol, error: &CallError) {
+        let Some(reason) = error.reason else { return };
+        let Some(suppressed) = self.permit(now) else { return };
+        tracing::warn!(
+            listener = protocol.name(),
+            reason = reason.label(),
+            place = ?error.path,
+            wanted = ?error.wanted,
+            suppressed,
+            "invalid call"
+        );
+    }
+
+    /// Returns the number of calls without a line since the last one, or `None` if it is too early for another line.
+    fn permit(&self, now: Timestamp) -> Option<u64> {
+        let next = self.next_micros.load(Ordering::Relaxed);
+        let after = (now + LOG_INTERVAL).as_micros();
+        // Only the thread that moves the time forward logs.
+        let permitted = now.as_micros() >= next
+            && self
+                .next_micros
+                .compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !permitted {
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.suppressed.swap(0, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_per_interval_reports_the_suppressed_calls() {
+        let (log, start) = (InvalidCallLog::default(), Timestamp::from_secs(1_700_000_000));
+        assert_eq!(log.permit(start), Some(0));
+        assert_eq!(log.permit(start), None);
+        assert_eq!(log.permit(start + Span::from_secs(9)), None);
+        assert_eq!(log.permit(start + LOG_INTERVAL), Some(2));
+        assert_eq!(log.permit(start + LOG_INTERVAL), None);
+    }
+}
