@@ -1,5 +1,10 @@
 //! Entry points of the fuzz targets: parsers of this crate that read bytes of clients.
 
+use prost::Message;
+use tidegate_core::unescape;
+
+use crate::grpc::rls::decode_call;
+use crate::grpc::rls_message::RawRateLimitRequest;
 use crate::http;
 use crate::resp::parse_only;
 
@@ -24,5 +29,29 @@ pub fn check_json(body: &[u8]) {
     for error in http::parse_only(body) {
         assert!(!error.path.is_empty() && !error.wanted.is_empty(), "{error:?}");
         assert!(error.to_string().len() < 2_048, "error of {} bytes", error.to_string().len());
+    }
+}
+
+/// Decodes any bytes as a `ShouldRateLimit` call.
+///
+/// # Panics
+/// A text of the call does not stand for the bytes of the message, or an error has no path.
+pub fn rls(bytes: &[u8]) {
+    let Ok(message) = RawRateLimitRequest::decode(bytes) else { return };
+    let call = match decode_call(&message) {
+        Ok(call) => call,
+        Err(error) => {
+            assert!(!error.path.is_empty() && error.to_string().len() < 2_048, "{error:?}");
+            return;
+        }
+    };
+    assert_eq!(unescape(&call.domain), message.domain);
+    assert_eq!(call.descriptors.len(), message.descriptors.len());
+    for (descriptor, raw) in call.descriptors.iter().zip(&message.descriptors) {
+        assert_eq!(descriptor.entries.len(), raw.entries.len());
+        for ((key, value), raw) in descriptor.entries.iter().zip(&raw.entries) {
+            assert_eq!(unescape(key), raw.key);
+            assert_eq!(unescape(value), raw.value);
+        }
     }
 }
