@@ -106,14 +106,14 @@ pub struct DenialBody<T: Text = String> {
     pub decision: DecisionBody<T>,
 }
 
-/// The reply to a check that is not decided: a denial, or a problem of an overloaded server.
+/// The reply to a check that is not decided: a denial, or the problem of an overloaded server or an invalid call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema), schemars(rename = "Unavailable"))]
 #[serde(untagged)]
 pub enum UnavailableBody<T: Text = String> {
     /// A rule denies while the store does not reply.
     Denial(DenialBody<T>),
-    /// The server is overloaded.
+    /// The server is overloaded, or the call is invalid.
     Overload(ProblemBody<T>),
 }
 

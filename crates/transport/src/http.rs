@@ -11,7 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate_core::{CallError, CallStatus, InvalidReason, RequestError, escape_text, truncate};
+use tidegate_core::{
+    CallError, Decision, HeaderStyle, InvalidReason, Reply, RequestError, RuleOutcomes,
+    escape_text, truncate,
+};
 use tidegate_net::http::json::{Json, fields, text, text_pairs, whole_number};
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::{HttpHandler, drain_body, read_body};
@@ -213,7 +216,10 @@ impl HttpApi {
                 return match self.service.on_invalid_call() {
                     OnInvalidCall::Deny => format.apply(error.status, refusal),
                     OnInvalidCall::Allow => {
-                        format.apply(CallStatus::Allowed, response::text(StatusCode::OK, ""))
+                        let decision = Decision::of(RuleOutcomes::new());
+                        let (at, style) = (self.service.clock().now(), HeaderStyle::default());
+                        let reply = Reply { decision, at, style };
+                        format.apply(reply.status(), response::reply(&reply))
                     }
                     OnInvalidCall::Error => refusal,
                 };

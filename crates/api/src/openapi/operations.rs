@@ -183,10 +183,10 @@ fn checks() -> Vec<ApiOperation> {
             .request_object()
             .request_example("descriptors", json!({"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}))
             .reply::<RateLimitReply>(200, "OK: a RateLimitResponse")
-            .problem(400, INVALID_CALL)
-            .problem(413, TOO_LONG)
-            .problem(415, COMPRESSED)
-            .reply::<RateLimitReply>(429, "OVER_LIMIT: a RateLimitResponse"),
+            .problem(400, "With on_invalid_call: error, the call is invalid")
+            .problem(413, "With on_invalid_call: error, the body is too long")
+            .problem(415, "With on_invalid_call: error, the body is compressed")
+            .reply::<RateLimitReply>(429, "OVER_LIMIT, or an invalid call: a RateLimitResponse"),
     ]
 }
 
@@ -214,7 +214,7 @@ fn authorize(method: &'static str, id: &'static str) -> ApiOperation {
         .reply::<DecisionBody>(200, "The proxy may send the request on")
         .reply_headers(AUTHORIZE_ALLOWED_HEADERS)
         .problem(400, "The headers do not describe the request, or the client sent one of them as well")
-        .problem_with::<DenialBody>(403, "With deny=403: the request is denied. X-Tidegate-Status has 429 or 503")
+        .problem_with::<UnavailableBody>(403, "With deny=403: the request is denied, or the call is invalid. X-Tidegate-Status has 429, 503 or 400")
         .reply_headers(AUTHORIZE_DENIED_HEADERS)
         .problem_with::<DenialBody>(429, OVER_LIMIT)
         .reply_headers(AUTHORIZE_DENIED_HEADERS)

@@ -280,7 +280,7 @@ fn invalid_or_oversized_message_is_rejected_and_the_connection_stays_open() {
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let status = send_raw(&caller, CHECK, vec![0; 2 * 1024 * 1024]).unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     for (reason, count) in [("undecodable", 2), ("too_large", 2)] {
         let line = format!("{{listener=\"grpc\",reason=\"{reason}\"}} {count}\n");
         assert!(metrics.contains(&line), "{line}{metrics}");

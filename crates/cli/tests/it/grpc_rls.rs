@@ -329,14 +329,14 @@ fn invalid_call_is_denied_counted_and_logged_and_charges_nothing() {
         assert_eq!(header(&response, "x-tidegate-denied"), Some("invalid-call"));
     }
     assert_eq!(caller.remaining("edge", user("a")), Some(4));
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     for (reason, count) in [("malformed", 4), ("too_large", 1), ("undecodable", 0)] {
         let line = format!(
             "tidegate_invalid_calls_total{{listener=\"grpc\",reason=\"{reason}\"}} {count}\n"
         );
         assert!(metrics.contains(&line), "{line}{metrics}");
     }
-    let note = server.note("invalid call");
+    let note = server.wait_for_log("invalid call");
     assert!(note.contains("domain") && !note.contains("s3cret"), "{note}");
 }
 

@@ -444,6 +444,7 @@ fn verify_checks(checker: &mut ReplyChecker, server: &Server) {
     for method in ["GET", "POST"] {
         for (status, target, headers) in [
             (400, "/v1/authorize", ""),
+            (403, "/v1/authorize?deny=403", ""),
             (200, "/v1/authorize", "x-original-uri: /free\r\nx-original-method: GET\r\n"),
             (429, "/v1/authorize", FORWARDED),
             (403, "/v1/authorize?deny=403", FORWARDED),
@@ -464,8 +465,10 @@ fn verify_checks(checker: &mut ReplyChecker, server: &Server) {
     for status in [200, 200, 429] {
         checker.request_http(server, "POST", "/json", status, envoy);
     }
-    checker.request_http(server, "POST", "/json", 400, "nonsense");
-    checker.verify_rejected_bodies(|| server.connect(), "POST", "/json", &[413, 415]);
+    checker.request_http(server, "POST", "/json", 429, "nonsense");
+    let strict = Server::with_config("{on_invalid_call: error, listen: {http: '127.0.0.1:0'}}");
+    checker.request_http(&strict, "POST", "/json", 400, "nonsense");
+    checker.verify_rejected_bodies(|| strict.connect(), "POST", "/json", &[413, 415]);
     for path in ["/openapi.json", "/healthz", "/readyz", "/healthcheck"] {
         checker.request_http(server, "GET", path, 200, "");
     }

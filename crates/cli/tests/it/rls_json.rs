@@ -72,12 +72,12 @@ fn invalid_body_is_denied_unless_on_invalid_call_admits_it() {
     let server = Server::with_rules(RULES);
     let large = format!(r#"{{"domain":"{}"}}"#, "x".repeat(100_000));
     for body in ["", "{\"domain\":\"\\xff\"", r#"{"domain":"a"}"#, &large] {
-        let response = server.ask("POST", "/json", body);
+        let response = server.request("POST", "/json", body);
         assert_eq!(response.status, 429, "{body:.100}");
         assert_eq!(response.json()["overallCode"], "OVER_LIMIT");
     }
     let server = Server::with_config("{on_invalid_call: allow, listen: {http: '127.0.0.1:0'}}");
-    assert_eq!(server.ask("POST", "/json", "").status, 200);
+    assert_eq!(server.request("POST", "/json", "").status, 200);
 }
 
 #[test]
