@@ -91,7 +91,7 @@ pub use self::future::ResponseFuture;
 pub use self::in_flight::{InFlight, KeptSlots};
 use self::local_response::HeaderPolicy;
 pub use self::lookup::Lookup;
-pub use self::source::attributes;
+pub use self::source::{AmbiguousValue, attributes};
 pub use self::target::request_target;
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;

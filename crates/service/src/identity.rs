@@ -16,9 +16,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName};
 use hyper::http::request::Parts;
-use tidegate_core::{CallError, Request, escape_text};
-use tidegate_limiter::tower::{Lookup, used_attributes};
+use tidegate_core::{CallError, Request, escape_text, quote};
+use tidegate_limiter::tower::{AmbiguousValue, Lookup, used_attributes};
 use tidegate_limiter::{BlockList, Clock};
 use tidegate_rules::RuleSet;
 
@@ -58,7 +59,11 @@ pub struct Identity {
 
 /// The attributes that rules use, each with its source.
 #[derive(Debug, Default)]
-pub struct AttributePlan(Vec<(Box<str>, AttributeSource)>);
+pub struct AttributePlan {
+    attributes: Vec<(Box<str>, AttributeSource)>,
+    /// The headers that the sources read.
+    headers: Vec<HeaderName>,
+}
 
 /// The peer of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -145,13 +150,60 @@ impl Identity {
     /// Returns the attributes that these rules use and that requests can have.
     pub(crate) fn attribute_plan(&self, rules: &RuleSet) -> AttributePlan {
         let names = used_attributes(rules).into_iter();
-        AttributePlan(names.filter_map(|name| Some((name.into(), self.source(name)?))).collect())
+        let attributes: Vec<(Box<str>, AttributeSource)> =
+            names.filter_map(|name| Some((name.into(), self.source(name)?))).collect();
+        let headers = attributes.iter().filter_map(|(_, source)| self.header(source).cloned());
+        AttributePlan { headers: headers.collect(), attributes }
+    }
+
+    /// Returns the header that a source reads, if it reads one.
+    fn header<'s>(&'s self, source: &'s AttributeSource) -> Option<&'s HeaderName> {
+        match source {
+            AttributeSource::Request(lookup) | AttributeSource::Hashed(lookup) => lookup.header(),
+            AttributeSource::Bearer => Some(&AUTHORIZATION),
+            AttributeSource::Claim(_) => self.tokens.as_ref()?.header(),
+            AttributeSource::Address
+            | AttributeSource::Service
+            | AttributeSource::Route
+            | AttributeSource::Upstream => None,
+        }
+    }
+
+    /// Rejects a request with another spelling of a header that rules read: `X_API_Key` for `X-API-Key`. CGI, WSGI and
+    /// similar interfaces read both as one header. `has_underscores` is set if a header of the request has an underscore.
+    ///
+    /// # Errors
+    /// The header and its other spelling.
+    pub fn reject_other_spellings(
+        &self,
+        plan: &AttributePlan,
+        head: &Parts,
+        has_underscores: bool,
+    ) -> Result<(), CallError> {
+        let has_underscore = |name: &HeaderName| name.as_str().contains('_');
+        if !has_underscores && !plan.headers.iter().any(has_underscore) {
+            return Ok(());
+        }
+        for name in head.headers.keys() {
+            if let Some(planned) =
+                plan.headers.iter().find(|planned| is_other_spelling(planned, name))
+            {
+                let found = format!("its other spelling {}", quote(name.as_str()));
+                return Err(CallError::invalid(planned.as_str(), found, "only this spelling"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs the first forwarded address that is ignored because its sender is not trusted.
+    pub fn warn_if_ignored(&self, peer: IpAddr, headers: &HeaderMap) {
+        self.addresses.warn_if_ignored(peer, headers);
     }
 
     /// Returns the attributes of a request: those of the plan, and those of the block list.
     ///
     /// # Errors
-    /// A value of the plan is too long for an attribute.
+    /// A value of the plan is too long for an attribute, or an attribute has several values.
     pub fn describe<'r>(
         &'r self,
         plan: &'r AttributePlan,
@@ -160,21 +212,26 @@ impl Identity {
     ) -> Result<Request<'r>, CallError> {
         let reader = RequestReader { identity: self, head, caller, claims: OnceCell::new() };
         let mut request = Request::new();
-        for (name, source) in &plan.0 {
-            if let Some(value) = reader.read(source) {
+        for (name, source) in &plan.attributes {
+            if let Some(value) = reader.read(source).map_err(|_| ambiguous_attribute(name))? {
                 let rejected = |error| CallError::rejected_attribute(name, &error);
                 request.insert(&**name, value).map_err(rejected)?;
             }
         }
+        let mut ambiguous = None;
         self.blocks.attributes(|name| {
-            if plan.0.iter().any(|(planned, _)| **planned == *name) || request.get(name).is_some() {
+            if plan.attributes.iter().any(|(planned, _)| **planned == *name)
+                || request.get(name).is_some()
+            {
                 return;
             }
-            let value = self.source(name).and_then(|source| reader.read(&source));
-            // A value that is too long for an attribute can't be on the block list.
-            let _ = value.map(|value| request.insert(name.to_owned(), value));
+            match self.source(name).map_or(Ok(None), |source| reader.read(&source)) {
+                // A value that is too long for an attribute can't be on the block list.
+                Ok(value) => drop(value.map(|value| request.insert(name.to_owned(), value))),
+                Err(AmbiguousValue) => ambiguous = Some(ambiguous_attribute(name)),
+            }
         });
-        Ok(request)
+        ambiguous.map_or(Ok(request), Err)
     }
 
     /// Returns whether this address is a trusted proxy. Only forwarded headers of trusted proxies are used.
@@ -211,15 +268,20 @@ struct RequestReader<'r, 'c> {
     identity: &'r Identity,
     head: &'r Parts,
     caller: Caller<'c>,
-    claims: OnceCell<Option<Claims>>,
+    claims: OnceCell<Result<Option<Claims>, AmbiguousValue>>,
 }
 
 impl<'r> RequestReader<'r, '_> {
-    fn read(&self, source: &AttributeSource) -> Option<Cow<'r, str>> {
-        match source {
-            AttributeSource::Request(lookup) => lookup.read(self.head),
-            AttributeSource::Hashed(lookup) => Some(hash_secret(&lookup.read(self.head)?)?.into()),
-            AttributeSource::Bearer => Some(hash_secret(&bearer::read_token(self.head)?)?.into()),
+    /// Returns the value of an attribute, if the request has one.
+    ///
+    /// # Errors
+    /// The request has several values.
+    fn read(&self, source: &AttributeSource) -> Result<Option<Cow<'r, str>>, AmbiguousValue> {
+        let hashed = |secret: Option<&str>| secret.and_then(hash_secret).map(Cow::from);
+        Ok(match source {
+            AttributeSource::Request(lookup) => lookup.read_unique(self.head)?,
+            AttributeSource::Hashed(lookup) => hashed(lookup.read_unique(self.head)?.as_deref()),
+            AttributeSource::Bearer => hashed(bearer::read_token(self.head)?.as_deref()),
             AttributeSource::Service => self.caller.service.map(|name| name.to_owned().into()),
             AttributeSource::Route => self.caller.route.map(|(route, _)| route.to_owned().into()),
             AttributeSource::Upstream => {
@@ -230,12 +292,27 @@ impl<'r> RequestReader<'r, '_> {
                 Some(self.identity.addresses.read(address, headers).into())
             }
             AttributeSource::Claim(name) => {
-                let tokens = self.identity.tokens.as_ref()?;
-                let claims = self.claims.get_or_init(|| tokens.claims(self.head)).as_ref()?;
-                claims.text(name).map(|text| escape_text(text).into_owned().into())
+                let Some(tokens) = self.identity.tokens.as_ref() else { return Ok(None) };
+                let claims = self.claims.get_or_init(|| tokens.claims(self.head)).as_ref();
+                let claims = claims.map_err(|error| *error)?.as_ref();
+                claims.and_then(|claims| Some(escape_text(claims.text(name)?).into_owned().into()))
             }
-        }
+        })
     }
+}
+
+/// Returns the error of a request that has several values for an attribute.
+fn ambiguous_attribute(name: &str) -> CallError {
+    CallError::invalid(name, "several values", "one value")
+}
+
+/// Returns whether two different names are equal except for hyphens and underscores.
+fn is_other_spelling(one: &HeaderName, other: &HeaderName) -> bool {
+    let hyphenated = |byte| if byte == b'_' { b'-' } else { byte };
+    let (one, other) = (one.as_str(), other.as_str());
+    one.len() == other.len()
+        && one != other
+        && one.bytes().map(hyphenated).eq(other.bytes().map(hyphenated))
 }
 
 /// Returns the hash of a secret; `None` for an empty one.

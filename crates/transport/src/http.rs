@@ -205,7 +205,10 @@ impl HttpApi {
         let original = authorize::original_request(head);
         let rules = self.service.active_rules();
         let described = match &original {
-            Ok(head) => self.identity.describe(rules.attribute_plan(), head, caller(peer)),
+            Ok(head) => self
+                .identity
+                .reject_other_spellings(rules.attribute_plan(), head, true)
+                .and_then(|()| self.identity.describe(rules.attribute_plan(), head, caller(peer))),
             Err(error) => Err(error.clone()),
         };
         let call = match described {

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use http::HeaderName;
 use http::request::Parts;
 
-use super::source::AttributeSource;
+use super::source::{AmbiguousValue, AttributeSource};
 
 /// The location of an attribute in HTTP requests: resolved once by name, then read from any request.
 ///
@@ -36,5 +37,23 @@ impl Lookup {
     #[must_use]
     pub fn read<'r>(&self, head: &'r Parts) -> Option<Cow<'r, str>> {
         self.0.read(head)
+    }
+
+    /// As [`read`](Self::read), for an attribute that identifies a client and must have one value. A header must
+    /// occur once; a cookie or parameter may occur again with the same value.
+    ///
+    /// # Errors
+    /// The request has several values. Servers differ in the one that they use.
+    pub fn read_unique<'r>(&self, head: &'r Parts) -> Result<Option<Cow<'r, str>>, AmbiguousValue> {
+        self.0.read_unique(head)
+    }
+
+    /// Returns the name of the header, if the attribute is in one.
+    #[must_use]
+    pub fn header(&self) -> Option<&HeaderName> {
+        match &self.0 {
+            AttributeSource::Header(name) => Some(name),
+            _ => None,
+        }
     }
 }

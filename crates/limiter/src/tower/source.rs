@@ -80,6 +80,57 @@ impl AttributeSource {
     }
 }
 
+impl AttributeSource {
+    /// As [`read`](Self::read), for a source that must have one value. A header must occur once; a cookie or
+    /// parameter may occur again with the same value.
+    ///
+    /// # Errors
+    /// The request has several values. Servers differ in the one that they use.
+    pub(crate) fn read_unique<'r>(
+        &self,
+        head: &'r Parts,
+    ) -> Result<Option<Cow<'r, str>>, AmbiguousValue> {
+        match self {
+            Self::Header(name) => {
+                let mut values = head.headers.get_all(name).iter();
+                let first = values.next();
+                match values.next() {
+                    None => Ok(first.map(|value| escape_bytes(value.as_bytes()))),
+                    Some(_) => Err(AmbiguousValue),
+                }
+            }
+            Self::Query(name) => {
+                let pairs = query_pairs(head.uri.query().unwrap_or_default());
+                let values = pairs.filter(|(known, _)| decode_form(known) == **name);
+                only_value(values.map(|(_, value)| decode_form(value)))
+            }
+            Self::Cookie(name) => {
+                let values = cookies(head).filter(|(known, _)| *known == name.as_bytes());
+                let value = only_value(values.map(|(_, value)| value))?;
+                Ok(value.map(escape_bytes))
+            }
+            Self::Method | Self::Host | Self::Path | Self::Peer | Self::Custom(_) => {
+                Ok(self.read(head))
+            }
+        }
+    }
+}
+
+/// A request has several values for one attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmbiguousValue;
+
+/// Returns the one value of an iterator; `None` if it is empty.
+fn only_value<T: PartialEq>(
+    mut values: impl Iterator<Item = T>,
+) -> Result<Option<T>, AmbiguousValue> {
+    let Some(first) = values.next() else { return Ok(None) };
+    match values.all(|value| value == first) {
+        true => Ok(Some(first)),
+        false => Err(AmbiguousValue),
+    }
+}
+
 /// Returns every attribute in the head of a request, with the values that
 /// [`RateLimitLayer`](super::RateLimitLayer) reads. It is for display: the layer itself reads only the
 /// attributes that the rules use.
@@ -268,6 +319,27 @@ mod tests {
         assert_eq!(cookies(&[b"session=s0", b"session=s1"]).as_deref(), Some("s1"));
         assert_eq!(cookies(&[b"a=\xff; ;=; session = s1 ;"]).as_deref(), Some("s1"));
         assert_eq!(cookies(&[b"xsession=s1; session"]), None);
+    }
+
+    #[test]
+    fn unique_value_is_an_error_if_a_request_has_several() {
+        let unique = |attribute: &str, request: http::request::Builder| {
+            let head = request.body(()).unwrap().into_parts().0;
+            let source = AttributeSource::for_attribute(attribute).unwrap();
+            source.read_unique(&head).map(|value| value.map(Cow::into_owned))
+        };
+        let get = |target: &str| http::Request::get(target);
+        let one = Ok(Some("a".to_owned()));
+        assert_eq!(unique("api_key", get("/").header("x-api-key", "a")), one);
+        assert_eq!(unique("api_key", get("/")), Ok(None));
+        let twice = get("/").header("x-api-key", "a").header("x-api-key", "a");
+        assert_eq!(unique("api_key", twice), Err(AmbiguousValue));
+        assert_eq!(unique("cookie.sid", get("/").header("cookie", "sid=a; sid=a; x=1")), one);
+        let different = get("/").header("cookie", "sid=a").header("cookie", "sid=b");
+        assert_eq!(unique("cookie.sid", different), Err(AmbiguousValue));
+        assert_eq!(unique("query.key", get("/?key=a&k%65y=%61")), one);
+        assert_eq!(unique("query.key", get("/?key=a&k%65y=b")), Err(AmbiguousValue));
+        assert_eq!(unique("query.key", get("/")), Ok(None));
     }
 
     #[test]

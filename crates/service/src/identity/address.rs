@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hyper::header::HeaderMap;
 use ipnet::IpNet;
 use tidegate_core::address::{DEFAULT_IPV6_PREFIX, client_network};
+use tidegate_rules::canonical_network;
 
 use super::forwarded::ForwardedHeader;
 
@@ -37,19 +38,26 @@ pub struct AddressReader {
 }
 
 impl AddressReader {
-    pub(crate) fn new(config: AddressConfig) -> Self {
+    pub(crate) fn new(mut config: AddressConfig) -> Self {
+        // The addresses that are compared with them are canonical too.
+        config.trusted.iter_mut().for_each(|network| *network = canonical_network(*network));
         Self { config, warned: AtomicBool::new(false) }
     }
 
     /// Returns the client's address as rules count it: an IPv4 address, or the network of an IPv6 address.
     pub(crate) fn read(&self, peer: IpAddr, headers: &HeaderMap) -> String {
         let header = self.config.header;
-        let is_trusted = |address| self.is_trusted(address);
-        if !is_trusted(peer.to_canonical()) && headers.contains_key(header.name()) {
+        self.warn_if_ignored(peer, headers);
+        let client = header.client_address(peer, headers, |address| self.is_trusted(address));
+        client_network(client, self.config.ipv6_prefix).to_string()
+    }
+
+    /// Logs the first forwarded address that is ignored because its sender is not trusted.
+    pub(crate) fn warn_if_ignored(&self, peer: IpAddr, headers: &HeaderMap) {
+        if !self.is_trusted(peer.to_canonical()) && headers.contains_key(self.config.header.name())
+        {
             self.warn_once(peer);
         }
-        let client = header.client_address(peer, headers, is_trusted);
-        client_network(client, self.config.ipv6_prefix).to_string()
     }
 
     /// Returns whether this address is a trusted proxy.
@@ -100,6 +108,21 @@ mod tests {
         )]);
         let client_address = addresses(64).read("::ffff:10.0.0.1".parse().unwrap(), &headers);
         assert_eq!(client_address, "2001:db8:1:2::");
+    }
+
+    #[test]
+    fn trusted_ipv4_network_may_be_written_as_ipv6() {
+        for (network, trusted, other) in [
+            ("::ffff:127.0.0.1/128", "127.0.0.1", "127.0.0.2"),
+            ("::ffff:10.0.0.0/104", "10.1.2.3", "11.0.0.1"),
+            ("fd00::/8", "fd00::1", "10.0.0.1"),
+        ] {
+            let trusted_networks = vec![network.parse().unwrap()];
+            let config = AddressConfig { trusted: trusted_networks, ..AddressConfig::default() };
+            let addresses = AddressReader::new(config);
+            assert!(addresses.is_trusted(trusted.parse().unwrap()), "{network}");
+            assert!(!addresses.is_trusted(other.parse().unwrap()), "{network}");
+        }
     }
 
     #[test]

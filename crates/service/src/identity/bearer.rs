@@ -5,13 +5,22 @@ use std::borrow::Cow;
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
 use tidegate_core::escape_bytes;
+use tidegate_limiter::tower::AmbiguousValue;
 
 /// Returns the token in `Authorization: Bearer`. Bytes that are not UTF-8 are escaped.
-pub(crate) fn read_token(head: &Parts) -> Option<Cow<'_, str>> {
-    match escape_bytes(head.headers.get(AUTHORIZATION)?.as_bytes()) {
+///
+/// # Errors
+/// The header occurs several times. Servers differ in the one that they use.
+pub(crate) fn read_token(head: &Parts) -> Result<Option<Cow<'_, str>>, AmbiguousValue> {
+    let mut values = head.headers.get_all(AUTHORIZATION).iter();
+    let (first, second) = (values.next(), values.next());
+    if second.is_some() {
+        return Err(AmbiguousValue);
+    }
+    Ok(first.and_then(|value| match escape_bytes(value.as_bytes()) {
         Cow::Borrowed(value) => strip_scheme(value).map(Cow::Borrowed),
         Cow::Owned(value) => strip_scheme(&value).map(|token| token.to_owned().into()),
-    }
+    }))
 }
 
 /// Returns the token after `Bearer`, which may be in upper or lower case.

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use hyper::header::{AUTHORIZATION, HeaderName};
 use hyper::http::request::Parts;
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use tidegate_core::{Span, Timestamp};
 use tidegate_limiter::Clock;
-use tidegate_limiter::tower::Lookup;
+use tidegate_limiter::tower::{AmbiguousValue, Lookup};
 
 use crate::config_error::ConfigError;
 use crate::identity::bearer;
@@ -77,13 +78,28 @@ impl TokenVerifier {
         }
     }
 
+    /// Returns the header that has the token; `None` for a cookie or parameter.
+    pub(crate) fn header(&self) -> Option<&HeaderName> {
+        match &self.place {
+            TokenPlace::Bearer => Some(&AUTHORIZATION),
+            TokenPlace::Field(lookup) => lookup.header(),
+        }
+    }
+
     /// Returns the claims of a request's token; `None` without a token, or if it is rejected.
-    pub(crate) fn claims(&self, head: &Parts) -> Option<Claims> {
+    ///
+    /// # Errors
+    /// The request has several tokens. Servers differ in the one that they use.
+    pub(crate) fn claims(&self, head: &Parts) -> Result<Option<Claims>, AmbiguousValue> {
         let token = match &self.place {
             TokenPlace::Bearer => bearer::read_token(head)?,
-            TokenPlace::Field(lookup) => lookup.read(head)?,
+            TokenPlace::Field(lookup) => lookup.read_unique(head)?,
         };
-        let token = bearer::strip_scheme(&token).unwrap_or(&token);
+        Ok(token.and_then(|token| self.verified_claims(&token)))
+    }
+
+    fn verified_claims(&self, token: &str) -> Option<Claims> {
+        let token = bearer::strip_scheme(token).unwrap_or(token);
         let verified = self.verify(token, self.clock.now());
         // The token itself is never logged: a reader of the log could use it.
         verified

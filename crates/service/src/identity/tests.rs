@@ -191,3 +191,66 @@ fn call_gets_the_service_of_the_certificate_unless_it_has_one_or_names_a_rule() 
     let call = with_peer_identity(Call::default(), Caller { service: None, ..CALLER });
     assert_eq!(call.request.get("service"), None);
 }
+
+#[test]
+fn several_values_of_a_used_attribute_are_an_error_with_its_name() {
+    let error = |rules: &str, request: http::request::Builder| {
+        let (identity, _) = identity(rules, |_| {});
+        let head = head(request);
+        let described = identity.identity.describe(&identity.plan, &head, CALLER);
+        described.err().map(|error| error.to_string())
+    };
+    let per = |attribute: &str| format!("rules: [{{name: a, per: [{attribute}], limit: 1/s}}]");
+    let twice = |name: &str| hyper::Request::get("/").header(name, "Bearer a").header(name, "b");
+    for (attribute, header) in [
+        ("api_key", "x-api-key"),
+        ("bearer", "authorization"),
+        ("user", "authorization"),
+        ("claim.plan", "authorization"),
+        ("tenant", "x-tenant"),
+    ] {
+        let expected = format!("{attribute}: found several values, wanted one value");
+        assert_eq!(error(&per(attribute), twice(header)), Some(expected));
+        assert_eq!(error(&per("ip"), twice(header)), None);
+    }
+    let cookies = hyper::Request::get("/").header("cookie", "sid=a; sid=b");
+    let expected = "session: found several values, wanted one value".to_owned();
+    assert_eq!(error(&per("session"), cookies), Some(expected));
+}
+
+#[test]
+fn several_values_of_a_blocked_attribute_are_an_error() {
+    let (identity, time) = identity("rules: [{name: a, limit: 1/s}]", |_| {});
+    let head = head(hyper::Request::get("/").header("x-tenant", "acme").header("x-tenant", "b"));
+    assert!(identity.identity.describe(&identity.plan, &head, CALLER).is_ok());
+    let entry = Entry {
+        subject: identity.identity.blocks.client("tenant", "acme").unwrap(),
+        until: time.now() + Span::HOUR,
+        reason: Reason::new("a test").unwrap(),
+        origin: BlockOrigin::Operator,
+        added: time.now(),
+    };
+    identity.identity.blocks.add(entry, time.now()).unwrap();
+    let error = identity.identity.describe(&identity.plan, &head, CALLER).unwrap_err();
+    assert_eq!(error.to_string(), "tenant: found several values, wanted one value");
+}
+
+#[test]
+fn other_spelling_of_a_used_header_is_rejected() {
+    let rejects = |rules: &str, name: &str, has_underscores| {
+        let (identity, _) = identity(rules, |_| {});
+        let head = head(hyper::Request::get("/").header(name, "a"));
+        identity.identity.reject_other_spellings(&identity.plan, &head, has_underscores).is_err()
+    };
+    let by_key = "rules: [{name: a, per: [api_key], limit: 1/s}]";
+    assert!(rejects(by_key, "x_api_key", true));
+    assert!(rejects(by_key, "x-api_key", true));
+    assert!(!rejects(by_key, "x-api-key", true));
+    assert!(!rejects(by_key, "my_header", true));
+    assert!(rejects("rules: [{name: a, per: [tenant], limit: 1/s}]", "x_tenant", true));
+    assert!(!rejects("rules: [{name: a, per: [ip], limit: 1/s}]", "x_api_key", true));
+    // A rule may read a header with an underscore. Then the name with a hyphen is the other spelling.
+    let underscore = "rules: [{name: a, per: [header.api_key], limit: 1/s}]";
+    assert!(rejects(underscore, "api-key", false));
+    assert!(!rejects(underscore, "api_key", true));
+}
