@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::pool::PooledConn;
+use crate::reserved_headers::clean_trailers;
 
 /// Most bytes of a body that are buffered while its request waits in a queue.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
@@ -126,7 +127,7 @@ impl Body for RequestBody {
             },
         };
         self.record_progress(&frame);
-        frame
+        frame.map(|frame| frame.map(|frame| frame.map(clean_frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -145,6 +146,20 @@ impl Body for RequestBody {
             hint.set_upper(upper.saturating_add(buffered));
         }
         hint
+    }
+}
+
+/// Removes trailer fields that the upstream must not get. Trailers without a field become an empty frame of data.
+fn clean_frame(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean_trailers(&mut trailers);
+            match trailers.is_empty() {
+                true => Frame::data(Bytes::new()),
+                false => Frame::trailers(trailers),
+            }
+        }
+        Err(frame) => frame,
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::client_stream::ClientStream;
 use crate::forward::RequestForwarder;
-use crate::head::ForwardedClient;
+use crate::head::{ClientHeaderPolicy, ForwardedClient};
 use crate::http2_streams::{Http2Streams, RunningStreams};
 use crate::pool::{self, ConnectionPool};
 use crate::proxied_requests::ProxiedRequests;
@@ -152,8 +152,12 @@ impl ConnectionHandler for Gateway {
         let http2 = stream.is_http2();
         let (disconnect, tunnel) = (stream.disconnect_watch(), Mutex::new(None));
         let address = peer.address.ip();
-        let client = ForwardedClient::new(address, self.proxy.identity.is_trusted(address), secure);
-        let context = ConnectionContext { peer, client, http2, requests, disconnect, tunnel };
+        let trusted = self.proxy.identity.is_trusted(address);
+        let client = ForwardedClient::new(address, trusted, secure);
+        let sets_rate_limit = self.proxy.upstream_headers;
+        let header_policy = ClientHeaderPolicy { trusted, sets_rate_limit };
+        let context =
+            ConnectionContext { peer, client, header_policy, http2, requests, disconnect, tunnel };
         match http2 {
             false => self.serve_http1(stream, &context).await,
             // Boxed: an HTTP/1 connection does not carry the size of this future.

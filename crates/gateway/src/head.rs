@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use bytes::{Bytes, BytesMut};
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName,
+    HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Method, StatusCode, Uri, Version};
+
+use crate::reserved_headers::{ReservedHeader, remove_headers};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -113,20 +115,29 @@ impl ForwardedClient {
     }
 }
 
-/// Removes the hop-by-hop headers of a request, and adds the forwarding headers.
+/// Reduces the headers of a request to those that the upstream may get, before identity and rules read them.
 ///
-/// Returns whether the request asks for an upgrade that is passed on.
-pub(crate) fn prepare_for_upstream(head: &mut Parts, client: &ForwardedClient) -> bool {
+/// It removes hop-by-hop headers and reserved headers, and joins cookies. `Content-Length` stays until the request is
+/// sent, because the upstream gets the same value. `on_reserved` is called before reserved headers are removed.
+pub(crate) fn clean_request(
+    head: &mut Parts,
+    policy: ClientHeaderPolicy,
+    on_reserved: impl FnOnce(&HeaderMap),
+) -> CleanedRequest {
     let headers = &mut head.headers;
-    let hop_by_hop = HopByHopHeaders::of(headers);
-    let upgrade = match hop_by_hop.has(HopByHopHeaders::UPGRADE) {
+    let found = HopByHopHeaders::of_request(headers);
+    let upgrade = match found.has(HopByHopHeaders::UPGRADE) {
         true => allowed_upgrade(headers, head.version),
         false => None,
     };
-    let te = hop_by_hop.has(HopByHopHeaders::TE).then(|| headers.get(TE)).flatten();
-    let accepts_trailers = te.is_some_and(|te| list_items(te).any(|name| name == "trailers"));
-    // hyper sets `Content-Length` again from the real body, and has sent 100 Continue when the body is read.
-    hop_by_hop.strip(headers);
+    let te = found.has(HopByHopHeaders::TE).then(|| headers.get(TE)).flatten();
+    let accepts_trailers = te.is_some_and(|te| list_items(te).any(|name| name == b"trailers"));
+    // `Transfer-Encoding` overrides `Content-Length`, which is then removed (RFC 9112, section 6.3).
+    let kept = match found.has(HopByHopHeaders::TRANSFER_ENCODING) {
+        true => 0,
+        false => HopByHopHeaders::LENGTH,
+    };
+    found.without(kept).strip(headers);
     if accepts_trailers {
         headers.insert(TE, TE_TRAILERS);
     }
@@ -135,9 +146,68 @@ pub(crate) fn prepare_for_upstream(head: &mut Parts, client: &ForwardedClient) -
         headers.insert(CONNECTION, CONNECTION_UPGRADE);
         headers.insert(UPGRADE, protocol);
     }
+    if found.has(HopByHopHeaders::RESERVED) {
+        on_reserved(headers);
+        policy.remove_reserved(headers);
+    }
+    if found.has(HopByHopHeaders::COOKIE) {
+        join_cookies(headers);
+    }
+    CleanedRequest { has_upgrade, has_underscores: found.has(HopByHopHeaders::UNDERSCORES) }
+}
+
+/// The reserved headers that a client may set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientHeaderPolicy {
+    /// Set for a trusted proxy. Its forwarding headers are kept.
+    pub(crate) trusted: bool,
+    /// Set if the gateway itself sends rate-limit headers to the upstream.
+    pub(crate) sets_rate_limit: bool,
+}
+
+impl ClientHeaderPolicy {
+    fn remove_reserved(self, headers: &mut HeaderMap) {
+        remove_headers(headers, |name| match ReservedHeader::of(name.as_str()) {
+            Some(ReservedHeader::Forwarding) => !self.trusted,
+            Some(ReservedHeader::RateLimit) => self.sets_rate_limit,
+            Some(ReservedHeader::Underscores) => true,
+            None => false,
+        });
+    }
+}
+
+/// Properties of a request after its headers were cleaned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CleanedRequest {
+    /// Set if the request asks for an upgrade that is passed on.
+    pub(crate) has_upgrade: bool,
+    /// Set if the name of a header has an underscore.
+    pub(crate) has_underscores: bool,
+}
+
+/// Joins the lines of `Cookie` into one (RFC 9113, section 8.2.3): servers read several lines of HTTP/1.1 differently.
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let mut joined = BytesMut::from(first.as_bytes());
+    for line in std::iter::once(second).chain(lines) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(line.as_bytes());
+    }
+    set_or_remove(headers, COOKIE, joined.freeze());
+}
+
+/// Adds the forwarding headers to a cleaned request that is sent to the upstream.
+pub(crate) fn prepare_for_upstream(head: &mut Parts, client: &ForwardedClient) {
+    // hyper sets `Content-Length` again from the real body.
+    head.headers.remove(CONTENT_LENGTH);
     head.version = Version::HTTP_11;
-    set_forwarded(headers, client);
-    has_upgrade
+    set_forwarded(&mut head.headers, client);
+}
+
+/// Returns whether a header is for one connection only, or is handled by hyper. Names are in lower case.
+pub(crate) fn is_hop_by_hop(name: &str) -> bool {
+    HopByHopHeaders::bit(name) != 0
 }
 
 /// The hop-by-hop headers of a head as a set of bits, found in one pass. `Content-Length` and `Expect` are in the set
@@ -164,8 +234,16 @@ impl HopByHopHeaders {
         (1 << 10, HTTP2_SETTINGS),
     ];
 
-    fn of(headers: &HeaderMap) -> Self {
-        let bit = |name: &HeaderName| match name.as_str() {
+    /// A `Cookie` header, only in [`of_request`](Self::of_request).
+    const COOKIE: u32 = 1 << 11;
+    /// A reserved header, only in [`of_request`](Self::of_request).
+    const RESERVED: u32 = 1 << 12;
+    /// A name with an underscore, only in [`of_request`](Self::of_request).
+    const UNDERSCORES: u32 = 1 << 13;
+
+    /// Returns the bit of a name in lower case; 0 for an end-to-end header.
+    fn bit(name: &str) -> u32 {
+        match name {
             "connection" => Self::CONNECTION,
             "te" => Self::TE,
             "transfer-encoding" => Self::TRANSFER_ENCODING,
@@ -178,8 +256,25 @@ impl HopByHopHeaders {
             "proxy-connection" => 1 << 9,
             "http2-settings" => 1 << 10,
             _ => 0,
+        }
+    }
+
+    fn of(headers: &HeaderMap) -> Self {
+        Self(headers.keys().fold(0, |found, name| found | Self::bit(name.as_str())))
+    }
+
+    /// As [`of`](Self::of), with the other headers of a request that need more work.
+    fn of_request(headers: &HeaderMap) -> Self {
+        let bits = |name: &str| match Self::bit(name) {
+            0 if name == "cookie" => Self::COOKIE,
+            0 => match ReservedHeader::of(name) {
+                None if name.contains('_') => Self::UNDERSCORES,
+                None => 0,
+                Some(_) => Self::RESERVED,
+            },
+            bit => bit,
         };
-        Self(headers.keys().fold(0, |found, name| found | bit(name)))
+        Self(headers.keys().fold(0, |found, name| found | bits(name.as_str())))
     }
 
     fn has(self, bit: u32) -> bool {
@@ -200,11 +295,18 @@ impl HopByHopHeaders {
             // The two most frequent values name no header that needs a lookup.
             let values = values.filter(|value| value != "keep-alive" && value != "close");
             let named: Vec<HeaderName> = values
-                .flat_map(|value| list_items(&value).map(str::to_owned).collect::<Vec<_>>())
-                .filter_map(|name| HeaderName::try_from(name).ok())
+                .flat_map(|value| {
+                    let names = list_items(&value).map(HeaderName::from_bytes);
+                    names.filter_map(Result::ok).collect::<Vec<_>>()
+                })
                 .collect();
-            // `Host` stays: without it the request would go to another site.
-            for name in named.iter().filter(|name| **name != HOST) {
+            // `Host` stays: without it the request would go to another site. So do forwarding headers: a client could
+            // hide its address from a proxy that passes `Connection` on.
+            let stays = |name: &HeaderName| {
+                *name == HOST
+                    || ReservedHeader::of(name.as_str()) == Some(ReservedHeader::Forwarding)
+            };
+            for name in named.iter().filter(|name| !stays(name)) {
                 headers.remove(name);
             }
         }
@@ -218,21 +320,23 @@ impl HopByHopHeaders {
 
 /// Returns the protocol of an upgrade that may be passed on. Never HTTP/2: its streams would bypass the rules.
 fn allowed_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
-    if version != Version::HTTP_11 || !connection_names(headers, "upgrade") {
+    if version != Version::HTTP_11 || !connection_names(headers, b"upgrade") {
         return None;
     }
     let protocol = headers.get(UPGRADE)?;
-    let is_http2 = list_items(protocol).any(|name| name.to_ascii_lowercase().starts_with("h2"));
+    let is_http2 = list_items(protocol)
+        .any(|name| name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2")));
     (!is_http2).then(|| protocol.clone())
 }
 
-/// Returns the items of a comma-separated list.
-fn list_items(value: &HeaderValue) -> impl Iterator<Item = &str> {
-    value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
+/// Returns the items of a comma-separated list. An item that is not ASCII does not hide the others.
+fn list_items(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let items = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    items.filter(|name| !name.is_empty())
 }
 
 /// Returns whether a `Connection` header has an item of this name.
-fn connection_names(headers: &HeaderMap, wanted: &str) -> bool {
+fn connection_names(headers: &HeaderMap, wanted: &[u8]) -> bool {
     let values = headers.get_all(CONNECTION).into_iter();
     values.flat_map(list_items).any(|name| name.eq_ignore_ascii_case(wanted))
 }
@@ -414,8 +518,13 @@ mod tests {
         ForwardedClient::new([192, 0, 2, 7].into(), trusted, true)
     }
 
+    fn policy(trusted: bool) -> ClientHeaderPolicy {
+        ClientHeaderPolicy { trusted, sets_rate_limit: true }
+    }
+
     fn forwarded_headers(headers: &[(&str, &str)], trusted: bool) -> Vec<String> {
         let mut head = head("/", Version::HTTP_11, headers);
+        clean_request(&mut head, policy(trusted), |_| {});
         prepare_for_upstream(&mut head, &client(trusted));
         let mut lines: Vec<String> = head
             .headers
@@ -490,19 +599,68 @@ mod tests {
 
     #[test]
     fn upgrade_is_passed_on_unless_it_is_to_http2() {
-        let is_passed_on = |connection, protocol, version| {
-            let headers = [("host", "x"), ("connection", connection), ("upgrade", protocol)];
-            let mut head = head("/", version, &headers);
-            let is_passed_on = prepare_for_upstream(&mut head, &client(false));
+        let is_passed_on = |connection: &str, protocol: &[u8], version| {
+            let mut head = head("/", version, &[("host", "x"), ("connection", connection)]);
+            head.headers.insert(UPGRADE, HeaderValue::from_bytes(protocol).unwrap());
+            let is_passed_on = clean_request(&mut head, policy(false), |_| {}).has_upgrade;
             assert_eq!(is_passed_on, head.headers.contains_key(UPGRADE));
             assert_eq!(is_passed_on, head.headers.contains_key(CONNECTION));
             is_passed_on
         };
-        assert!(is_passed_on("keep-alive, Upgrade", "websocket", Version::HTTP_11));
-        assert!(!is_passed_on("keep-alive", "websocket", Version::HTTP_11));
-        assert!(!is_passed_on("Upgrade", "websocket", Version::HTTP_10));
-        assert!(!is_passed_on("Upgrade, HTTP2-Settings", "h2c", Version::HTTP_11));
-        assert!(!is_passed_on("Upgrade", "websocket, H2C", Version::HTTP_11));
+        assert!(is_passed_on("keep-alive, Upgrade", b"websocket", Version::HTTP_11));
+        assert!(!is_passed_on("keep-alive", b"websocket", Version::HTTP_11));
+        assert!(!is_passed_on("Upgrade", b"websocket", Version::HTTP_10));
+        assert!(!is_passed_on("Upgrade, HTTP2-Settings", b"h2c", Version::HTTP_11));
+        assert!(!is_passed_on("Upgrade", b"websocket, H2C", Version::HTTP_11));
+        assert!(!is_passed_on("Upgrade", b"h2c, \xff", Version::HTTP_11));
+        assert!(!is_passed_on("Upgrade", b"\xff, h2c", Version::HTTP_11));
+    }
+
+    #[test]
+    fn reserved_headers_are_kept_only_from_a_client_that_may_set_them() {
+        let names = |trusted, sets_rate_limit| {
+            let sent = [
+                ("x-real-ip", "6.6.6.6"),
+                ("x-forwarded-port", "1"),
+                ("x_forwarded_for", "6.6.6.6"),
+                ("x_real-ip", "6.6.6.6"),
+                ("x-ratelimit-extra", "9"),
+                ("my_header", "1"),
+            ];
+            let mut head = head("/", Version::HTTP_11, &sent);
+            let policy = ClientHeaderPolicy { trusted, sets_rate_limit };
+            assert!(clean_request(&mut head, policy, |_| {}).has_underscores);
+            head.headers.keys().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(false, true), ["my_header"]);
+        assert_eq!(names(false, false), ["x-ratelimit-extra", "my_header"]);
+        let mut kept = names(true, true);
+        kept.sort();
+        assert_eq!(kept, ["my_header", "x-forwarded-port", "x-real-ip"]);
+    }
+
+    #[test]
+    fn connection_names_headers_beside_an_invalid_item_but_no_forwarding_headers() {
+        let mut head = head(
+            "/",
+            Version::HTTP_11,
+            &[("host", "x"), ("x-api-key", "k"), ("x-forwarded-for", "192.0.2.1")],
+        );
+        let connection = HeaderValue::from_bytes(b"\xff, X-API-Key, x-forwarded-for").unwrap();
+        head.headers.insert(CONNECTION, connection);
+        clean_request(&mut head, policy(true), |_| {});
+        let mut kept: Vec<_> = head.headers.keys().map(ToString::to_string).collect();
+        kept.sort();
+        assert_eq!(kept, ["host", "x-forwarded-for"]);
+    }
+
+    #[test]
+    fn cookie_lines_are_joined_in_order() {
+        let cookies = [("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")];
+        let mut head = head("/", Version::HTTP_2, &cookies);
+        clean_request(&mut head, policy(false), |_| {});
+        let joined: Vec<_> = head.headers.get_all(COOKIE).iter().collect();
+        assert_eq!(joined, ["a=1; b=2; c=3; d=4"]);
     }
 
     /// Generates headers of a client, mostly those that the gateway treats specially.
@@ -549,13 +707,14 @@ mod tests {
             head.headers.insert(HOST, HeaderValue::from_static("shop.example"));
             normalize_request(&mut head).unwrap();
             let host = head.headers.get(HOST).cloned();
-            let named: Vec<String> = head
+            let named: Vec<Vec<u8>> = head
                 .headers
                 .get_all(CONNECTION)
                 .iter()
-                .flat_map(|value| list_items(value).map(str::to_ascii_lowercase).collect::<Vec<_>>())
+                .flat_map(|value| list_items(value).map(<[u8]>::to_ascii_lowercase).collect::<Vec<_>>())
                 .collect();
-            let has_upgrade = prepare_for_upstream(&mut head, &client(trusted));
+            let has_upgrade = clean_request(&mut head, policy(trusted), |_| {}).has_upgrade;
+            prepare_for_upstream(&mut head, &client(trusted));
             let headers = &head.headers;
             for removed in [TRANSFER_ENCODING, CONTENT_LENGTH, KEEP_ALIVE, PROXY_CONNECTION, EXPECT] {
                 prop_assert!(!headers.contains_key(&removed), "{removed}");
@@ -564,7 +723,7 @@ mod tests {
             prop_assert_eq!(has_upgrade, headers.contains_key(CONNECTION));
             prop_assert_eq!(has_upgrade, headers.contains_key(UPGRADE));
             prop_assert!(headers.get(TE).is_none_or(|te| te == "trailers"));
-            prop_assert!(!named.contains(&"x-mine".to_owned()) || !headers.contains_key("x-mine"));
+            prop_assert!(!named.contains(&b"x-mine".to_vec()) || !headers.contains_key("x-mine"));
             for name in [X_FORWARDED_FOR, FORWARDED, X_FORWARDED_PROTO] {
                 let all: Vec<_> = headers.get_all(&name).iter().collect();
                 let trusted_proto = trusted && name == X_FORWARDED_PROTO;

@@ -16,6 +16,7 @@ mod local_response;
 mod pool;
 mod proxied_requests;
 mod proxy;
+mod reserved_headers;
 mod route;
 mod threads;
 mod tunnel;

@@ -23,7 +23,7 @@ use tidegate_service::service::{AdmittedRequest, Service};
 use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::DisconnectWatch;
 use crate::forward::{RequestForwarder, UpstreamError, UpstreamInFlight, UpstreamResponse};
-use crate::head::{self, ForwardedClient};
+use crate::head::{self, CleanedRequest, ClientHeaderPolicy, ForwardedClient};
 use crate::local_response::{self, ResponseFormat};
 use crate::proxied_requests::{ProxiedRequest, ProxiedRequests};
 use crate::route::{Route, RouteTable};
@@ -55,6 +55,7 @@ pub(crate) struct RequestProxy {
 pub(crate) struct ConnectionContext {
     pub(crate) peer: Peer,
     pub(crate) client: ForwardedClient,
+    pub(crate) header_policy: ClientHeaderPolicy,
     pub(crate) http2: bool,
     pub(crate) requests: Arc<ProxiedRequests>,
     pub(crate) disconnect: Arc<DisconnectWatch>,
@@ -111,11 +112,14 @@ impl RequestProxy {
     ) -> Result<Response<ResponseBody<RequestGuards>>, Response<Full<Bytes>>> {
         head::normalize_request(&mut head).map_err(local_response::invalid_head)?;
         let client_upgrade = head.extensions.remove::<OnUpgrade>();
+        let cleaned = head::clean_request(&mut head, context.header_policy, |headers| {
+            self.identity.warn_if_ignored(context.peer.address.ip(), headers);
+        });
         let route = self.routes.find(&head).ok_or_else(local_response::no_route)?;
-        let (reply, mut admitted) = match self.check_now(&head, route, context) {
+        let (reply, mut admitted) = match self.check_now(&head, cleaned, route, context) {
             Some(result) => result?,
             // Boxed: a request that is decided at once does not carry the size of this future.
-            None => Box::pin(self.check(&head, route, context)).await?,
+            None => Box::pin(self.check(&head, cleaned, route, context)).await?,
         };
         if !reply.decision.is_allowed() {
             return Ok(format.denial(&reply).map(ResponseBody::Local));
@@ -129,7 +133,7 @@ impl RequestProxy {
             local_response::upstream_full()
         })?;
         admitted.serve();
-        let upgrade_requested = head::prepare_for_upstream(&mut head, &context.client);
+        head::prepare_for_upstream(&mut head, &context.client);
         if self.upstream_headers {
             local_response::set_headers(&mut head.headers, reply.headers());
         }
@@ -155,7 +159,7 @@ impl RequestProxy {
             _request: tracked,
         };
         if let Some(server) = server_upgrade {
-            let (Some(client), true) = (client_upgrade, upgrade_requested) else {
+            let (Some(client), true) = (client_upgrade, cleaned.has_upgrade) else {
                 let detail = "the upstream switched protocols without a request for it";
                 return Err(response::problem(StatusCode::BAD_GATEWAY, detail));
             };
@@ -207,13 +211,14 @@ impl RequestProxy {
     fn check_now(
         &self,
         head: &Parts,
+        cleaned: CleanedRequest,
         route: &Route,
         context: &ConnectionContext,
     ) -> Option<CheckResult> {
         if !self.service.is_synchronous() {
             return None;
         }
-        let check = pin!(self.check(head, route, context));
+        let check = pin!(self.check(head, cleaned, route, context));
         match check.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
@@ -224,14 +229,24 @@ impl RequestProxy {
     ///
     /// # Errors
     /// The response to a request that lacks a valid identity.
-    async fn check(&self, head: &Parts, route: &Route, context: &ConnectionContext) -> CheckResult {
+    async fn check(
+        &self,
+        head: &Parts,
+        cleaned: CleanedRequest,
+        route: &Route,
+        context: &ConnectionContext,
+    ) -> CheckResult {
         let rules = self.service.active_rules();
+        let plan = rules.attribute_plan();
         let caller = Caller {
             route: Some((&route.name, &route.upstream.name)),
             ..Caller::new(context.peer.address.ip(), context.peer.service.as_deref())
         };
-        let request =
-            self.identity.describe(rules.attribute_plan(), head, caller).map_err(|error| {
+        let request = self
+            .identity
+            .reject_other_spellings(plan, head, cleaned.has_underscores)
+            .and_then(|()| self.identity.describe(plan, head, caller))
+            .map_err(|error| {
                 response::call_error(&self.service.count_rejected(Protocol::Gateway, error))
             })?;
         Ok(self.service.admit(&rules, Protocol::Gateway, &request, self.max_wait).await)

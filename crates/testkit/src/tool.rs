@@ -36,6 +36,8 @@ pub enum Tool {
     RedisCli,
     /// The `redis-benchmark` command.
     RedisBenchmark,
+    /// The `python3` command.
+    Python,
     /// The Python package `redis`, in the folder that this names, with a `python3` to run it.
     RedisPy,
     /// The Node package `ioredis`, in the folder that this names, with a `node` to run it.
@@ -78,6 +80,7 @@ impl Tool {
             Self::Promtool => on_path("promtool"),
             Self::RedisCli => on_path("redis-cli"),
             Self::RedisBenchmark => on_path("redis-benchmark"),
+            Self::Python => on_path("python3"),
             Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
             Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Websockets => on_path("python3").and_then(|_| library("websockets")),
@@ -117,6 +120,7 @@ impl fmt::Display for Tool {
             Self::Promtool => "promtool",
             Self::RedisCli => "redis-cli",
             Self::RedisBenchmark => "redis-benchmark",
+            Self::Python => "python3",
             Self::RedisPy => "redis-py",
             Self::Ioredis => "ioredis",
             Self::Websockets => "websockets",

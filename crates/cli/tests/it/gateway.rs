@@ -9,6 +9,7 @@ mod grpc;
 mod headers;
 mod http2;
 mod http2_frames;
+mod identity_headers;
 mod in_flight;
 mod large_bodies;
 mod limits;
