@@ -8,13 +8,15 @@ use hyper::header::{HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use smallvec::SmallVec;
+use tidegate_core::Span;
 use tidegate_limiter::Clock;
 
 use crate::body::{RequestBody, UploadProgress};
 use crate::config::ProxyTimeouts;
+use crate::exchange::{self, Exchange, ExchangeParties, InFlightPlaces, RunningExchange};
 use crate::head;
 use crate::pool::{ConnectError, ConnectionPool, PooledConn, StreamSlot, UpstreamConn};
-use crate::upstream::{ServerInFlight, Upstream, UpstreamServer};
+use crate::upstream::{ServerInFlight, UpstreamServer};
 
 /// Most attempts to send one request, each on another connection.
 const MAX_ATTEMPTS: usize = 8;
@@ -38,11 +40,12 @@ pub(crate) struct UpstreamResponse {
     pub(crate) in_flight: UpstreamInFlight,
 }
 
-/// Counts a request as in flight at its server until the response has ended.
+/// The places of a request until the response has ended: in limits in flight, at its server and on its connection.
 #[derive(Debug)]
 pub(crate) struct UpstreamInFlight {
     _slot: Option<StreamSlot>,
     _server: ServerInFlight,
+    _places: InFlightPlaces,
 }
 
 /// The reason why a request got no response from the upstream.
@@ -76,15 +79,18 @@ impl RequestForwarder {
     /// Sends a request to a server of the upstream, and to another one if that fails.
     ///
     /// A request that a server may have processed is sent again at most once, and only if it is idempotent, has no body
-    /// and was sent on a reused connection.
+    /// and was sent on a reused connection. If this future is dropped after the request was sent, `places` stay taken
+    /// until the attempt has ended.
     ///
     /// # Errors
     /// No server responded; the error is that of the last attempt.
     pub(crate) async fn send(
         &self,
-        upstream: &Upstream,
         mut request: Request<RequestBody>,
+        mut places: InFlightPlaces,
+        parties: ExchangeParties<'_>,
     ) -> Result<UpstreamResponse, UpstreamError> {
+        let upstream = parties.upstream;
         let upload = request.body().progress();
         let mut unreachable: SmallVec<[usize; 4]> = SmallVec::new();
         let mut may_repeat = true;
@@ -94,7 +100,7 @@ impl RequestForwarder {
                 break;
             };
             let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
-            let mut conn = match connected {
+            let conn = match connected {
                 Ok(conn) => conn,
                 Err(error) => {
                     last_error = self.on_connect_error(server, &error);
@@ -114,7 +120,19 @@ impl RequestForwarder {
             let head_copy = is_repeatable.then(|| copy_head(&head));
             adapt_head(&mut head, &body, &conn, server);
             let adapted = Request::from_parts(head, body);
-            match self.send_on(&mut conn, adapted, upload.as_deref()).await {
+            if let Some(upload) = &upload
+                && places.are_limited()
+            {
+                conn.watch_upload(Arc::clone(upload));
+            }
+            let sent = self.send_on(conn, adapted, upload.clone());
+            let (clock, timeout) = (&self.clock, self.timeouts.response);
+            let running =
+                RunningExchange { sent: Box::pin(sent), places, server: server_in_flight };
+            let exchange = Exchange::new(running, parties, clock, timeout);
+            let ((attempt, conn), still_held, server_in_flight) = exchange.await;
+            places = still_held;
+            match attempt {
                 Attempt::Responded(response) => {
                     server.on_response();
                     let (pooled, slot) = match conn {
@@ -123,7 +141,11 @@ impl RequestForwarder {
                         }
                         UpstreamConn::Http2 { slot, .. } => (None, Some(slot)),
                     };
-                    let in_flight = UpstreamInFlight { _slot: slot, _server: server_in_flight };
+                    let in_flight = UpstreamInFlight {
+                        _slot: slot,
+                        _server: server_in_flight,
+                        _places: places,
+                    };
                     return Ok(UpstreamResponse { response, pooled, in_flight });
                 }
                 Attempt::NotSent(unsent) => {
@@ -133,6 +155,9 @@ impl RequestForwarder {
                 Attempt::ConnectionLost
                     if upload.as_ref().is_some_and(|upload| upload.has_failed()) =>
                 {
+                    let clock = self.clock.clone();
+                    parties.client.count_abandoned();
+                    exchange::hold_until_server_ended(conn, places, clock, self.timeouts.response);
                     return Err(UpstreamError::BadBody);
                 }
                 Attempt::ConnectionLost => match head_copy {
@@ -165,10 +190,10 @@ impl RequestForwarder {
         request: Request<RequestBody>,
     ) -> bool {
         let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
-        let Ok(mut conn) = connected else { return false };
+        let Ok(conn) = connected else { return false };
         let (mut head, body) = request.into_parts();
         adapt_head(&mut head, &body, &conn, server);
-        match self.send_on(&mut conn, Request::from_parts(head, body), None).await {
+        match self.send_on(conn, Request::from_parts(head, body), None).await.0 {
             Attempt::Responded(response) => {
                 response.status().is_success() || response.status().is_redirection()
             }
@@ -185,50 +210,68 @@ impl RequestForwarder {
         error
     }
 
-    /// Sends a request on a connection and waits for the response. Each body frame restarts the response timeout.
-    async fn send_on(
+    /// Sends a request on a connection and waits for the response. The future owns all that it needs, so that it can
+    /// outlive the client.
+    fn send_on(
         &self,
-        conn: &mut UpstreamConn,
+        conn: UpstreamConn,
         request: Request<RequestBody>,
-        upload: Option<&UploadProgress>,
-    ) -> Attempt {
-        let mut sending = std::pin::pin!(match conn {
-            UpstreamConn::Http1 { sender, .. } => Either::Left(sender.try_send_request(request)),
-            UpstreamConn::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
-        });
-        let mut frames_before = 0;
-        loop {
-            let timeout = self.clock.sleep(self.timeouts.response);
-            let sent = tokio::select! {
-                biased;
-                sent = &mut sending => sent,
-                () = timeout => {
-                    let frames = upload.map_or(0, UploadProgress::frames);
-                    if frames != frames_before {
-                        frames_before = frames;
-                        continue;
-                    }
-                    let is_uploading = upload.is_some_and(|upload| !upload.has_ended());
-                    return Attempt::Failed(match is_uploading {
-                        true => UpstreamError::SlowBody,
-                        false => UpstreamError::ResponseTimeout,
-                    });
-                }
-            };
-            return match sent {
-                Ok(response) => Attempt::Responded(response),
-                Err(mut error) => match error.take_message() {
-                    Some(request) => Attempt::NotSent(request),
-                    None => {
-                        tracing::debug!(
-                            error = %error.error(),
-                            "upstream connection closed before the response"
-                        );
-                        Attempt::ConnectionLost
-                    }
-                },
-            };
+        upload: Option<Arc<UploadProgress>>,
+    ) -> impl Future<Output = (Attempt, UpstreamConn)> + Send + use<> {
+        let (clock, timeout) = (self.clock.clone(), self.timeouts.response);
+        async move {
+            let mut conn = conn;
+            let attempt = attempt(&mut conn, request, upload.as_deref(), &clock, timeout).await;
+            (attempt, conn)
         }
+    }
+}
+
+/// Sends a request and waits for the response. Each body frame restarts the timeout.
+async fn attempt(
+    conn: &mut UpstreamConn,
+    request: Request<RequestBody>,
+    upload: Option<&UploadProgress>,
+    clock: &Clock,
+    timeout: Span,
+) -> Attempt {
+    let mut sending = std::pin::pin!(match conn {
+        UpstreamConn::Http1 { sender, .. } => {
+            Either::Left(sender.requests.try_send_request(request))
+        }
+        UpstreamConn::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
+    });
+    let mut frames_before = 0;
+    loop {
+        let sent = tokio::select! {
+            biased;
+            sent = &mut sending => sent,
+            () = clock.sleep(timeout) => {
+                let frames = upload.map_or(0, UploadProgress::frames);
+                if frames != frames_before {
+                    frames_before = frames;
+                    continue;
+                }
+                let is_uploading = upload.is_some_and(|upload| !upload.has_ended());
+                return Attempt::Failed(match is_uploading {
+                    true => UpstreamError::SlowBody,
+                    false => UpstreamError::ResponseTimeout,
+                });
+            }
+        };
+        return match sent {
+            Ok(response) => Attempt::Responded(response),
+            Err(mut error) => match error.take_message() {
+                Some(request) => Attempt::NotSent(request),
+                None => {
+                    tracing::debug!(
+                        error = %error.error(),
+                        "upstream connection closed before the response"
+                    );
+                    Attempt::ConnectionLost
+                }
+            },
+        };
     }
 }
 

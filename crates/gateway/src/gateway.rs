@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tidegate_limiter::Clock;
-use tidegate_net::listener::{Activity, ConnectionHandler, Peer, Stream};
+use tidegate_net::listener::{Activity, ConnectionCounts, ConnectionHandler, Peer, Stream};
 use tidegate_service::identity::Identity;
 use tidegate_service::service::Service;
 use tokio::io::AsyncWriteExt;
@@ -33,6 +33,8 @@ const MAX_HTTP2_HEAD_BYTES: u32 = MAX_HEAD_BYTES as u32;
 const MAX_BUFFER_BYTES: usize = MAX_HEAD_BYTES;
 /// Most requests in flight on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
+/// Number of abandoned requests after which an HTTP/2 connection gets a GOAWAY. After twice as many it is closed.
+const MAX_ABANDONED_REQUESTS: usize = 100;
 /// Bytes of one request that a client may send before the upstream has read them.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
@@ -47,6 +49,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Gateway {
     proxy: Arc<RequestProxy>,
+    connections: Arc<ConnectionCounts>,
 }
 
 impl Gateway {
@@ -54,6 +57,7 @@ impl Gateway {
         upstreams: &UpstreamSet,
         service: Arc<Service>,
         identity: Arc<Identity>,
+        connections: Arc<ConnectionCounts>,
         clock: Clock,
     ) -> Self {
         let config = &upstreams.config;
@@ -66,7 +70,7 @@ impl Gateway {
             max_wait: config.max_wait,
             upstream_headers: config.upstream_headers,
         };
-        Self { proxy: Arc::new(proxy) }
+        Self { proxy: Arc::new(proxy), connections }
     }
 
     /// Closes idle upstream connections at an interval. Never returns; drop the future to stop.
@@ -78,7 +82,8 @@ impl Gateway {
         }
     }
 
-    /// Serves an HTTP/1 connection. When the client disconnects, its request in flight is dropped.
+    /// Serves an HTTP/1 connection. When the client disconnects, its request in flight is abandoned. There is at most one
+    /// such request, because the connection has ended.
     async fn serve_http1(&self, stream: ClientStream, context: &ConnectionContext) {
         let service = service_fn(|request| async move {
             Ok::<_, Infallible>(self.proxy.handle(request, context).await)
@@ -101,9 +106,10 @@ impl Gateway {
         }
     }
 
-    /// Serves an HTTP/2 connection. When the listener closes, the client gets a GOAWAY and its streams are finished.
+    /// Serves an HTTP/2 connection. When the listener closes or the client abandons too many requests, the client gets a
+    /// GOAWAY and its streams are finished.
     async fn serve_http2(&self, stream: ClientStream, context: ConnectionContext) {
-        let activity = Arc::clone(&context.requests.activity);
+        let requests = Arc::clone(&context.requests);
         let (proxy, context) = (Arc::clone(&self.proxy), Arc::new(context));
         let service = service_fn(move |request| {
             let (proxy, context) = (Arc::clone(&proxy), Arc::clone(&context));
@@ -120,17 +126,28 @@ impl Gateway {
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-        let (mut closing, mut running) = (false, RunningStreams::new());
+        let (mut closing, mut abandoning) = (false, false);
+        let mut running = RunningStreams::new();
         let ended = poll_fn(|context| {
-            if !closing && activity.poll_closed(context).is_ready() {
+            if !closing && requests.activity.poll_closed(context).is_ready() {
                 closing = true;
                 connection.as_mut().graceful_shutdown();
             }
             loop {
+                if requests.abandoned() >= 2 * MAX_ABANDONED_REQUESTS {
+                    return Poll::Ready(Ok(()));
+                }
+                if !abandoning && requests.abandoned() >= MAX_ABANDONED_REQUESTS {
+                    (abandoning, closing) = (true, true);
+                    self.connections.count_abandoning();
+                    tracing::debug!("client abandoned too many requests, connection closes");
+                    connection.as_mut().graceful_shutdown();
+                }
                 if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                     return Poll::Ready(ended);
                 }
-                if !streams.poll(&mut running, context) {
+                let abandoned = requests.abandoned();
+                if !streams.poll(&mut running, context) && requests.abandoned() == abandoned {
                     return Poll::Pending;
                 }
             }

@@ -2,11 +2,13 @@
 //!
 //! For each request the gateway finds the route, reads the client's identity and checks the rules. An admitted request
 //! waits in the queue of its rule, if there is one, takes a place among the in-flight requests of its upstream, and is
-//! sent to one server. Slots, places and connections are released when the response body ends, for whatever reason.
+//! sent to one server. Slots, places and connections are released when the response body ends, for whatever reason. If
+//! the client disconnects before the response, they are held until the upstream has responded or closed.
 
 mod body;
 mod client_stream;
 mod config;
+mod exchange;
 mod forward;
 mod gateway;
 mod head;
@@ -22,6 +24,7 @@ mod threads;
 mod tunnel;
 mod upstream;
 mod upstream_set;
+mod upstream_stream;
 
 pub use self::config::{
     GatewayConfig, HealthConfig, HostOrPathPattern, Priority, ProxyTimeouts, RouteConfig,

@@ -14,8 +14,9 @@ use tidegate_limiter::Clock;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::body::RequestBody;
+use crate::body::{RequestBody, UploadProgress};
 use crate::upstream::UpstreamServer;
+use crate::upstream_stream::{TruncatedUpload, UpstreamStream};
 
 /// Interval at which idle connections are swept.
 pub(crate) const SWEEP_INTERVAL: Span = Span::from_secs(15);
@@ -56,7 +57,7 @@ struct ServerPool {
 /// An idle HTTP/1 connection.
 #[derive(Debug)]
 struct IdleConn {
-    sender: http1::SendRequest<RequestBody>,
+    sender: Http1Sender,
     /// Number of sweeps when it became idle.
     idle_since: u64,
 }
@@ -72,7 +73,7 @@ struct SharedConn {
 #[derive(Debug)]
 pub(crate) enum UpstreamConn {
     Http1 {
-        sender: http1::SendRequest<RequestBody>,
+        sender: Http1Sender,
         /// Set if it has carried a request before. The server may close such a connection at any time.
         reused: bool,
     },
@@ -80,6 +81,34 @@ pub(crate) enum UpstreamConn {
         sender: http2::SendRequest<RequestBody>,
         slot: StreamSlot,
     },
+}
+
+/// The sending half of an HTTP/1 connection.
+#[derive(Debug)]
+pub(crate) struct Http1Sender {
+    pub(crate) requests: http1::SendRequest<RequestBody>,
+    truncated: Arc<TruncatedUpload>,
+}
+
+impl UpstreamConn {
+    /// Keeps an HTTP/1 connection open if this upload ends early.
+    pub(crate) fn watch_upload(&self, upload: Arc<UploadProgress>) {
+        if let Self::Http1 { sender, .. } = self {
+            sender.truncated.watch(upload);
+        }
+    }
+
+    /// Waits until the server has responded to a watched upload that ended early, or has closed the connection. Returns
+    /// at once if there is no such upload, and after `timeout` in any case.
+    pub(crate) async fn server_ended(&self, clock: &Clock, timeout: Span) {
+        if let Self::Http1 { sender, .. } = self {
+            tokio::select! {
+                biased;
+                () = sender.truncated.server_ended() => {}
+                () = clock.sleep(timeout) => {}
+            }
+        }
+    }
 }
 
 /// The place of one request on an HTTP/2 connection. Dropping it frees the place.
@@ -97,14 +126,14 @@ impl Drop for StreamSlot {
 pub(crate) struct PooledConn {
     pool: Arc<ConnectionPool>,
     server: usize,
-    sender: http1::SendRequest<RequestBody>,
+    sender: Http1Sender,
 }
 
 impl PooledConn {
     /// Returns the connection to the pool. Call it only after the whole response was read.
     pub(crate) fn release(self) {
         let Self { pool, server, sender } = self;
-        if sender.is_closed() {
+        if sender.requests.is_closed() {
             return;
         }
         let idle_since = pool.sweeps.load(Ordering::Relaxed);
@@ -133,10 +162,9 @@ impl ConnectionPool {
     pub(crate) fn sweep(&self) {
         let now = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
         for server in &self.servers {
-            server
-                .idle
-                .lock()
-                .retain(|conn| !conn.sender.is_closed() && conn.idle_since + MAX_IDLE_SWEEPS > now);
+            server.idle.lock().retain(|conn| {
+                !conn.sender.requests.is_closed() && conn.idle_since + MAX_IDLE_SWEEPS > now
+            });
             server.shared.lock().retain(|conn| !conn.sender.is_closed());
         }
     }
@@ -145,7 +173,7 @@ impl ConnectionPool {
     pub(crate) fn pooled(
         self: &Arc<Self>,
         server: &UpstreamServer,
-        sender: http1::SendRequest<RequestBody>,
+        sender: Http1Sender,
     ) -> PooledConn {
         PooledConn { pool: Arc::clone(self), server: server.id, sender }
     }
@@ -204,16 +232,16 @@ impl ServerPool {
     }
 
     /// Removes and returns the idle connection that was used last.
-    fn take_idle(&self) -> Option<http1::SendRequest<RequestBody>> {
+    fn take_idle(&self) -> Option<Http1Sender> {
         let mut idle = self.idle.lock();
         let mut index = idle.len();
         while index > 0 {
             index -= 1;
-            if idle[index].sender.is_ready() {
+            if idle[index].sender.requests.is_ready() {
                 return Some(idle.remove(index).sender);
             }
             // Not ready means closed, or that hyper has not yet processed the end of the last response.
-            if idle[index].sender.is_closed() {
+            if idle[index].sender.requests.is_closed() {
                 idle.remove(index);
             }
         }
@@ -263,18 +291,23 @@ async fn http_handshake<I>(
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let io = TokioIo::new(stream);
     if !http2 {
+        let truncated = Arc::new(TruncatedUpload::default());
+        let io = TokioIo::new(UpstreamStream::new(stream, Arc::clone(&truncated)));
         let mut http = http1::Builder::new();
         http.max_header_size(MAX_HEAD_BYTES).max_buf_size(MAX_HEAD_BYTES);
-        let (sender, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
+        let (requests, connection) = http.handshake(io).await.map_err(|error| error.to_string())?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection failed");
             }
         });
-        return Ok(UpstreamConn::Http1 { sender, reused: false });
+        return Ok(UpstreamConn::Http1 {
+            sender: Http1Sender { requests, truncated },
+            reused: false,
+        });
     }
+    let io = TokioIo::new(stream);
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)

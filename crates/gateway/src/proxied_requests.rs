@@ -11,6 +11,8 @@ pub(crate) struct ProxiedRequests {
     in_flight: AtomicUsize,
     /// Requests that wait in a queue or for the upstream. These waits have timeouts of their own.
     waiting: AtomicUsize,
+    /// Requests that were sent to an upstream and abandoned before the response.
+    abandoned: AtomicUsize,
     pub(crate) activity: Arc<Activity>,
 }
 
@@ -24,7 +26,17 @@ pub(crate) struct ProxiedRequest {
 impl ProxiedRequests {
     pub(crate) fn new(activity: Arc<Activity>) -> Self {
         let (in_flight, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { in_flight, waiting, activity }
+        Self { in_flight, waiting, abandoned: AtomicUsize::new(0), activity }
+    }
+
+    /// Counts a request that the client has abandoned.
+    pub(crate) fn count_abandoned(&self) {
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of abandoned requests.
+    pub(crate) fn abandoned(&self) -> usize {
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Counts a new request as in flight and waiting.

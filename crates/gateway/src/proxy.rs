@@ -22,13 +22,14 @@ use tidegate_service::service::{AdmittedRequest, Service};
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::DisconnectWatch;
+use crate::exchange::{ExchangeParties, InFlightPlaces};
 use crate::forward::{RequestForwarder, UpstreamError, UpstreamInFlight, UpstreamResponse};
 use crate::head::{self, CleanedRequest, ClientHeaderPolicy, ForwardedClient};
 use crate::local_response::{self, ResponseFormat};
 use crate::proxied_requests::{ProxiedRequest, ProxiedRequests};
 use crate::route::{Route, RouteTable};
 use crate::tunnel::UpgradeTunnel;
-use crate::upstream::{CapacityPermit, RequestOutcome};
+use crate::upstream::RequestOutcome;
 
 /// Interval at which a queued request checks that its client is still connected, if its body is too long to be
 /// buffered.
@@ -68,8 +69,6 @@ pub(crate) struct ConnectionContext {
 #[derive(Debug)]
 pub(crate) struct RequestGuards {
     _in_flight: UpstreamInFlight,
-    _permit: CapacityPermit,
-    _admitted: AdmittedRequest,
     _request: ProxiedRequest,
 }
 
@@ -137,7 +136,9 @@ impl RequestProxy {
         if self.upstream_headers {
             local_response::set_headers(&mut head.headers, reply.headers());
         }
-        let sent = self.forwarder.send(&route.upstream, Request::from_parts(head, body)).await;
+        let parties = ExchangeParties { client: &context.requests, upstream: &route.upstream };
+        let places = InFlightPlaces { admitted, permit };
+        let sent = self.forwarder.send(Request::from_parts(head, body), places, parties).await;
         let UpstreamResponse { mut response, pooled, in_flight } = sent.map_err(|error| {
             route.upstream.count_outcome(RequestOutcome::Failed);
             let mut local = local_response::upstream_error(error);
@@ -152,12 +153,7 @@ impl RequestProxy {
         let server_upgrade = switched.then(|| hyper::upgrade::on(&mut response));
         head::clean_response(response.headers_mut(), switched);
         local_response::add_headers_if_absent(response.headers_mut(), reply.headers());
-        let guards = RequestGuards {
-            _in_flight: in_flight,
-            _permit: permit,
-            _admitted: admitted,
-            _request: tracked,
-        };
+        let guards = RequestGuards { _in_flight: in_flight, _request: tracked };
         if let Some(server) = server_upgrade {
             let (Some(client), true) = (client_upgrade, cleaned.has_upgrade) else {
                 let detail = "the upstream switched protocols without a request for it";

@@ -99,7 +99,8 @@ async fn serve(
 ) {
     let GatewayContext { upstreams, service, identity, tls, connections, timeouts, clock, closing } =
         context;
-    let gateway = Gateway::new(&upstreams, service, identity, clock.clone());
+    let counts = Arc::clone(&connections);
+    let gateway = Gateway::new(&upstreams, service, identity, counts, clock.clone());
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {

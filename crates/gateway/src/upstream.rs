@@ -14,6 +14,8 @@ use crate::config::{GatewayConfig, Priority, ServerScheme, ServerUrl, UpstreamCo
 
 /// Number of consecutive failures that eject a server.
 const EJECT_AFTER_FAILURES: u32 = 3;
+/// Most abandoned requests in flight from this node to one upstream. Further requests are shed.
+const MAX_ABANDONED_IN_FLIGHT: usize = 4096;
 /// Time for which an ejected server gets no requests.
 const EJECTION_TIME: Span = Span::from_secs(10);
 /// Number of consecutive passed checks that make an unhealthy server healthy.
@@ -25,6 +27,8 @@ pub(crate) struct Upstream {
     pub(crate) name: Arc<str>,
     pub(crate) servers: Vec<Arc<UpstreamServer>>,
     in_flight: AtomicUsize,
+    /// Requests in flight of clients that have disconnected.
+    abandoned: AtomicUsize,
     /// Capacity by priority: a request is admitted while fewer requests, of any priority, are in flight.
     caps: [usize; 3],
     /// Rotates the server at which the selection starts.
@@ -44,10 +48,12 @@ pub(crate) enum RequestOutcome {
     Shed,
     /// No server responded.
     Failed,
+    /// The client disconnected before the response.
+    Abandoned,
 }
 
 impl RequestOutcome {
-    const ALL: [(Self, &str); 7] = [
+    const ALL: [(Self, &str); 8] = [
         (Self::Informational, "1xx"),
         (Self::Success, "2xx"),
         (Self::Redirection, "3xx"),
@@ -55,6 +61,7 @@ impl RequestOutcome {
         (Self::ServerError, "5xx"),
         (Self::Shed, "shed"),
         (Self::Failed, "failed"),
+        (Self::Abandoned, "abandoned"),
     ];
 
     /// Returns the outcome of a response with this status.
@@ -108,6 +115,10 @@ impl std::fmt::Debug for ServerTls {
 #[derive(Debug)]
 pub(crate) struct CapacityPermit(Arc<Upstream>);
 
+/// Counts a request in flight as abandoned by its client, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct AbandonedInFlight(Arc<Upstream>);
+
 /// Counts a request as in flight at a server, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ServerInFlight(Arc<UpstreamServer>);
@@ -131,6 +142,7 @@ impl Upstream {
                 name: Arc::clone(&upstream.name),
                 servers,
                 in_flight: AtomicUsize::new(0),
+                abandoned: AtomicUsize::new(0),
                 caps: caps(upstream.max_in_flight, &priorities),
                 rotation: AtomicUsize::new(0),
                 outcomes: ShardedCounters::new(1),
@@ -139,8 +151,12 @@ impl Upstream {
         config.upstreams.iter().enumerate().map(upstream).collect()
     }
 
-    /// Counts a request as in flight; `None` if the capacity of its priority is in use.
+    /// Counts a request as in flight; `None` if the capacity of its priority is in use, or if too many abandoned requests
+    /// are in flight: each holds a connection that no client connection bounds.
     pub(crate) fn acquire_permit(self: &Arc<Self>, priority: Priority) -> Option<CapacityPermit> {
+        if self.abandoned.load(Ordering::Relaxed) >= MAX_ABANDONED_IN_FLIGHT {
+            return None;
+        }
         let cap = self.caps[priority as usize];
         let counted = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             (count < cap).then_some(count + 1)
@@ -198,6 +214,25 @@ impl Upstream {
             (Some(only), None) => Some(only),
             (None, _) => untried().next(),
         }
+    }
+}
+
+impl CapacityPermit {
+    /// Returns whether the upstream has a capacity.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.0.caps[Priority::High as usize] != usize::MAX
+    }
+
+    /// Counts the request as abandoned until the returned guard is dropped.
+    pub(crate) fn count_abandoned(&self) -> AbandonedInFlight {
+        self.0.abandoned.fetch_add(1, Ordering::Relaxed);
+        AbandonedInFlight(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for AbandonedInFlight {
+    fn drop(&mut self) {
+        self.0.abandoned.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

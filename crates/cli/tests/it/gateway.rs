@@ -1,5 +1,6 @@
 //! The gateway between real clients and real upstreams.
 
+mod abandoned;
 mod aborts;
 mod bodies;
 mod client;

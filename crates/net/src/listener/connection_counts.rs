@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counters of a listener: connections that are open, that were accepted, and that may be open at once.
+/// Counters of a listener: connections that are open, that were accepted, that were closed because they abandoned
+/// requests, and that may be open at once.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     open: AtomicU64,
     accepted: AtomicU64,
+    abandoning: AtomicU64,
     max: AtomicUsize,
 }
 
@@ -36,6 +38,16 @@ impl ConnectionCounts {
     /// Returns the number of connections that were accepted.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection that is closed because it abandoned too many requests.
+    pub fn count_abandoning(&self) {
+        self.abandoning.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of connections that were closed because they abandoned too many requests.
+    pub fn abandoning(&self) -> u64 {
+        self.abandoning.load(Ordering::Relaxed)
     }
 
     /// Returns the limit of open connections.

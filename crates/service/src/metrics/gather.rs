@@ -138,6 +138,9 @@ fn listeners(counters: &ServerCounters, exposition: &mut Exposition) {
     exposition.add_family(names::CONNECTIONS_ACCEPTED, accepted);
     let limits = listeners.iter().map(|(name, listener)| (label("listener", name), listener.max()));
     exposition.add_family(names::CONNECTIONS_LIMIT, limits);
+    let abandoning =
+        listeners.iter().map(|(name, listener)| (label("listener", name), listener.abandoning()));
+    exposition.add_family(names::CONNECTIONS_ABANDONING, abandoning);
 }
 
 fn upstreams(counters: &ServerCounters, exposition: &mut Exposition) {

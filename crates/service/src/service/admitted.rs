@@ -36,4 +36,9 @@ impl AdmittedRequest {
             self.guard = admission.start();
         }
     }
+
+    /// Returns whether the request that is served holds slots of a limit in flight.
+    pub fn holds_slots(&self) -> bool {
+        !self.guard.is_empty()
+    }
 }
