@@ -21,6 +21,7 @@
 pub mod address;
 pub mod algorithm;
 pub mod call_error;
+pub mod canonical;
 pub mod decision;
 pub mod escape;
 pub mod header;
@@ -35,6 +36,9 @@ pub mod time;
 
 pub use algorithm::{Algorithm, Bound, ClientStates, Limit, Meter, State};
 pub use call_error::{CallError, CallStatus, InvalidReason, quote, truncate};
+pub use canonical::{
+    CanonicalError, CanonicalHost, EncodedSlashes, canonical_host, canonical_path, check_method,
+};
 pub use decision::{
     Block, Decision, DecisionStatus, RuleIndex, RuleOutcome, RuleOutcomes, UndecidedRule,
 };
