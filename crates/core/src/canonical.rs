@@ -17,6 +17,11 @@ pub enum EncodedSlashes {
     Keep,
 }
 
+impl EncodedSlashes {
+    /// The names in a configuration.
+    pub const NAMES: [(&str, Self); 2] = [("reject", Self::Reject), ("keep", Self::Keep)];
+}
+
 /// The reason why a request has no canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -92,6 +97,17 @@ impl std::error::Error for CanonicalError {}
 /// The steps, once and in this order: escapes are validated; characters that a path may contain literally are decoded,
 /// all others are escaped with upper-case digits; repeated slashes are merged; dot segments are removed. `%25` stays, so
 /// nothing is decoded twice. The result has only ASCII characters, and is its own canonical form.
+///
+/// RFC 3986 decodes only unreserved characters. Here every `pchar` is decoded, such as `%40` to `@`: upstreams decode all
+/// escapes before they choose a handler, so `/@me` and `/%40me` are one path to them.
+///
+/// ```
+/// use tidegate_core::canonical::{EncodedSlashes, canonical_path};
+///
+/// let canonical = |path| canonical_path(path, EncodedSlashes::Reject);
+/// assert_eq!(canonical("//x/%2e%2e/log%69n").as_deref(), Ok("/login"));
+/// assert!(canonical("/%2Flogin").is_err());
+/// ```
 ///
 /// # Errors
 /// The path has no unambiguous meaning: see [`CanonicalError`].
@@ -191,18 +207,17 @@ const fn is_path_char(byte: u8) -> bool {
 ///
 /// Most paths are. Other canonical paths are found canonical by the slow way.
 fn is_canonical(path: &str) -> bool {
-    let mut previous = None;
+    let mut after_slash = false;
     for byte in path.bytes() {
-        match (previous, byte) {
-            (None, b'/') => {}
-            (None, _) | (Some(b'/'), b'/' | b'.') => return false,
-            (_, b'/') => {}
-            (_, byte) if is_path_char(byte) => {}
+        match byte {
+            b'/' if !after_slash => after_slash = true,
+            b'/' => return false,
+            b'.' if after_slash => return false,
+            _ if is_path_char(byte) => after_slash = false,
             _ => return false,
         }
-        previous = Some(byte);
     }
-    previous.is_some()
+    path.starts_with('/')
 }
 
 /// Checks that a method has only upper-case letters, digits, `-` and `_`.
@@ -240,8 +255,9 @@ pub fn canonical_host(host: &str) -> Result<CanonicalHost<'_>, CanonicalError> {
     let (name, port) = if host.starts_with('[') {
         let end = host.find(']').ok_or(invalid)?;
         let (name, rest) = host.split_at(end + 1);
-        let address = name.trim_start_matches('[').trim_end_matches(']');
-        let address: std::net::Ipv6Addr = address.parse().map_err(|_| invalid)?;
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        let address: std::net::Ipv6Addr =
+            address.and_then(|address| address.parse().ok()).ok_or(invalid)?;
         (Cow::Owned(format!("[{address}]")), rest)
     } else {
         let end = host.find(':').unwrap_or(host.len());
@@ -398,6 +414,8 @@ mod tests {
             "shop.example:+80",
             "shop.example:80:80",
             "[::1",
+            "[[::1]",
+            "[::1]]",
             "[::1]x",
             "[x]",
             "::1",
