@@ -62,6 +62,7 @@
 
 mod attributes;
 mod body;
+mod canonical;
 mod decider;
 mod future;
 pub mod grpc;
@@ -80,12 +81,13 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
-use tidegate_core::{HeaderStyle, Span};
+use tidegate_core::{EncodedSlashes, HeaderStyle, Span};
 use tower_layer::Layer;
 use tower_service::Service;
 
 pub use self::attributes::used_attributes;
 pub use self::body::ResponseBody;
+pub use self::canonical::{canonicalize, canonicalize_path};
 pub use self::decider::{Decider, KeyDecider, RulesDecider};
 pub use self::future::ResponseFuture;
 pub use self::in_flight::{InFlight, KeptSlots};
@@ -154,6 +156,9 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
     /// sets it. Only attributes that a rule or the block list uses are read. `X-Forwarded-For` is an
     /// ordinary header: a client can send any value in it.
     ///
+    /// Rules see the [canonical](tidegate_core::canonical) path, host and method; the service sees the request as it is.
+    /// If an attribute that a rule uses has no canonical form, the response is 400, and the service is not called.
+    ///
     /// With a [`LiveLimiter`] the rules can change while the service runs.
     #[must_use]
     pub fn new(limiter: impl Into<LiveLimiter<S>>) -> Self {
@@ -171,6 +176,14 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
         F: for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     {
         self.decider.add_attribute(name, Arc::new(read));
+        self
+    }
+
+    /// Sets the treatment of `%2F` and `%5C` in paths. The default rejects them: frameworks disagree whether they separate
+    /// segments. Use [`EncodedSlashes::Keep`] if the service routes by the encoded path, as axum does.
+    #[must_use]
+    pub fn encoded_slashes(mut self, slashes: EncodedSlashes) -> Self {
+        self.decider.set_encoded_slashes(slashes);
         self
     }
 

@@ -93,8 +93,8 @@ let limiter = Limiter::builder().rules(rules).store(Arc::new(store)).build();
 )]
 
 pub use tidegate_core::{
-    Algorithm, Block, Bound, Decision, DecisionStatus, HeaderStyle, Limit, Outcome, Problem, Quota,
-    Request, RuleOutcome, Span, Timestamp,
+    Algorithm, Block, Bound, Decision, DecisionStatus, EncodedSlashes, HeaderStyle, Limit, Outcome,
+    Problem, Quota, Request, RuleOutcome, Span, Timestamp,
 };
 #[cfg(feature = "tower")]
 pub use tidegate_limiter::tower;
@@ -109,7 +109,7 @@ pub use tidegate_rules::{Rule, RuleSet};
 
 /// The errors of this crate.
 pub mod error {
-    pub use tidegate_core::{QuotaError, RequestError};
+    pub use tidegate_core::{CanonicalError, QuotaError, RequestError};
     pub use tidegate_limiter::{
         AcquireError, ExceedsCapacity, NotASingleKeyRule, ResetError, StoreError, UnknownRule,
     };

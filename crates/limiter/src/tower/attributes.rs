@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
-use tidegate_core::Request;
+use tidegate_core::{EncodedSlashes, Request};
 use tidegate_rules::{AttributeChain, Condition, Mode, Override, Rule, RuleSet, TierLimits};
 
-use super::local_response::AttributeTooLong;
+use super::local_response::RequestRejection;
 use super::source::{AttributeSource, ReadAttribute};
 
 /// Reads the attributes of a request that the rules use.
@@ -63,12 +63,19 @@ impl AttributeReader {
     /// Returns the request for the rules.
     ///
     /// # Errors
-    /// An attribute is above the length limit.
-    pub(crate) fn read<'r>(&'r self, head: &'r Parts) -> Result<Request<'r>, AttributeTooLong> {
+    /// An attribute is above the length limit, or has no canonical form.
+    pub(crate) fn read<'r>(
+        &'r self,
+        head: &'r Parts,
+        slashes: EncodedSlashes,
+    ) -> Result<Request<'r>, RequestRejection> {
         let mut request = Request::new();
         for (name, source) in &self.known {
-            if let Some(value) = source.read(head) {
-                let too_long = |error| AttributeTooLong { in_uri: source.in_uri(), error };
+            let value =
+                source.read_canonical(head, slashes).map_err(RequestRejection::NotCanonical)?;
+            if let Some(value) = value {
+                let too_long =
+                    |error| RequestRejection::AttributeTooLong { in_uri: source.in_uri(), error };
                 request.insert(&**name, value).map_err(too_long)?;
             } else if matches!(source, AttributeSource::Peer)
                 && is_first(&self.logged.no_peer_address)
@@ -82,21 +89,28 @@ impl AttributeReader {
     }
 
     /// Adds an attribute that the block list uses, if the request has it.
+    ///
+    /// # Errors
+    /// The attribute has no canonical form.
     pub(crate) fn read_for_block_list<'r>(
         &'r self,
         name: &str,
         head: &'r Parts,
+        slashes: EncodedSlashes,
         request: &mut Request<'r>,
-    ) {
+    ) -> Result<(), RequestRejection> {
         if self.known.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
-            return;
+            return Ok(());
         }
+        let read = |source: &AttributeSource| source.read_canonical(head, slashes);
         let value = match self.unused.iter().find(|(unused, _)| **unused == *name) {
-            Some((_, source)) => source.read(head),
-            None => AttributeSource::for_attribute(name).and_then(|source| source.read(head)),
+            Some((_, source)) => read(source),
+            None => AttributeSource::for_attribute(name).map_or(Ok(None), |source| read(&source)),
         };
+        let value = value.map_err(RequestRejection::NotCanonical)?;
         // A value above the length limit can't be on the block list, so the error is ignored.
         let _ = value.map(|value| request.insert(name.to_owned(), value));
+        Ok(())
     }
 
     pub(crate) fn warn_of_missing(&self) {
@@ -160,7 +174,7 @@ rules:
             .header("cookie", "theme=dark; session=s1")
             .extension(SocketAddr::from(([192, 0, 2, 7], 5000)));
         let (reader, head) = (reader(), head(request));
-        let request = reader.read(&head).unwrap();
+        let request = reader.read(&head, EncodedSlashes::Reject).unwrap();
         assert_eq!(
             Vec::from_iter(request.attributes()),
             [
@@ -184,7 +198,7 @@ rules:
         reader.replace("path", Arc::new(|_| Some("/elsewhere".into())));
         reader.replace("unused", Arc::new(|_| panic!("no rule uses it")));
         let head = head(http::Request::get("/here"));
-        let request = reader.read(&head).unwrap();
+        let request = reader.read(&head, EncodedSlashes::Reject).unwrap();
         assert_eq!(request.get("claim.plan"), Some("free"));
         assert_eq!(request.get("path"), Some("/elsewhere"));
         assert!(reader.missing.is_empty());

@@ -10,12 +10,13 @@ use std::task::{Context, Poll, Waker};
 use arc_swap::{ArcSwap, Guard};
 use http::request::Parts;
 use tidegate_core::{
-    Decision, Request, RequestError, RuleIndex, RuleOutcome, RuleOutcomes, Span, Timestamp,
+    Decision, EncodedSlashes, Request, RequestError, RuleIndex, RuleOutcome, RuleOutcomes, Span,
+    Timestamp,
 };
 
 use super::attributes::{AttributeReader, LoggedWarnings};
 use super::in_flight::HeldSlots;
-use super::local_response::AttributeTooLong;
+use super::local_response::RequestRejection;
 use super::source::ReadAttribute;
 use crate::limiter::{Admission, CheckRequest, Limiter};
 use crate::live::LiveLimiter;
@@ -45,8 +46,8 @@ pub trait Decider: Send + Sync + 'static {
     fn warn_of_missing(&self) {}
 }
 
-/// The outcome of a check, or the attribute that is too long for rules.
-pub(crate) type CheckResult = Result<CheckOutcome, AttributeTooLong>;
+/// The outcome of a check, or the reason why there is none.
+pub(crate) type CheckResult = Result<CheckOutcome, RequestRejection>;
 
 /// A decision, its time, and the start of the request if it is allowed.
 #[derive(Debug)]
@@ -102,7 +103,14 @@ pub struct RulesDecider<S = MemoryStore> {
     custom: Vec<CustomAttribute>,
     /// The limiter of the last check, replaced when the rules have changed.
     active: Arc<ArcSwap<LimiterReader<S>>>,
+    settings: CheckSettings,
+}
+
+/// Settings of the layer for each check.
+#[derive(Clone, Copy, Debug)]
+struct CheckSettings {
     max_wait: Span,
+    encoded_slashes: EncodedSlashes,
 }
 
 /// An attribute that a function of the caller reads.
@@ -128,7 +136,7 @@ struct LimiterReader<S> {
 impl<S> Clone for RulesDecider<S> {
     fn clone(&self) -> Self {
         let (limiter, custom) = (self.limiter.clone(), self.custom.clone());
-        Self { limiter, custom, active: Arc::clone(&self.active), max_wait: self.max_wait }
+        Self { limiter, custom, active: Arc::clone(&self.active), settings: self.settings }
     }
 }
 
@@ -136,7 +144,15 @@ impl<S: Store> RulesDecider<S> {
     pub(crate) fn new(limiter: LiveLimiter<S>) -> Self {
         let active = LimiterReader::new(Arc::clone(&limiter.current()), &[], Arc::default());
         let active = Arc::new(ArcSwap::from_pointee(active));
-        Self { limiter, custom: Vec::new(), active, max_wait: DEFAULT_MAX_WAIT }
+        let settings = CheckSettings {
+            max_wait: DEFAULT_MAX_WAIT,
+            encoded_slashes: EncodedSlashes::default(),
+        };
+        Self { limiter, custom: Vec::new(), active, settings }
+    }
+
+    pub(crate) fn set_encoded_slashes(&mut self, slashes: EncodedSlashes) {
+        self.settings.encoded_slashes = slashes;
     }
 
     /// Adds an attribute that `read` reads. Clones made before do not have it.
@@ -184,7 +200,7 @@ impl<S: Store> Decider for RulesDecider<S> {
             return None;
         }
         let active = self.active();
-        let check = pin!(decide(&active.limiter, &active.reader, head, self.max_wait));
+        let check = pin!(decide(&active.limiter, &active.reader, head, self.settings));
         match check.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(check) => Some(check),
             Poll::Pending => None,
@@ -192,15 +208,15 @@ impl<S: Store> Decider for RulesDecider<S> {
     }
 
     fn check_async(&self, head: Parts) -> BoxedCheck {
-        let (active, max_wait) = (self.active(), self.max_wait);
+        let (active, settings) = (self.active(), self.settings);
         Box::pin(async move {
-            let check = decide(&active.limiter, &active.reader, &head, max_wait).await;
+            let check = decide(&active.limiter, &active.reader, &head, settings).await;
             (head, check)
         })
     }
 
     fn set_max_wait(&mut self, max_wait: Span) {
-        self.max_wait = max_wait;
+        self.settings.max_wait = max_wait;
     }
 
     fn warn_of_missing(&self) {
@@ -212,11 +228,20 @@ async fn decide<S: Store>(
     limiter: &Limiter<S>,
     reader: &AttributeReader,
     head: &Parts,
-    max_wait: Span,
+    settings: CheckSettings,
 ) -> CheckResult {
-    let mut request = reader.read(head)?;
-    limiter.blocks().attributes(|name| reader.read_for_block_list(name, head, &mut request));
-    let (decision, admission) = limiter.admit(CheckRequest::from(&request), max_wait).await;
+    let mut request = reader.read(head, settings.encoded_slashes)?;
+    let mut blocks_read = Ok(());
+    limiter.blocks().attributes(|name| {
+        let slashes = settings.encoded_slashes;
+        let read = reader.read_for_block_list(name, head, slashes, &mut request);
+        if let Err(error) = read {
+            blocks_read = Err(error);
+        }
+    });
+    blocks_read?;
+    let (decision, admission) =
+        limiter.admit(CheckRequest::from(&request), settings.max_wait).await;
     Ok(CheckOutcome { decision, at: limiter.clock().now(), start: RequestStart::new(admission) })
 }
 
@@ -247,7 +272,7 @@ impl KeyDecider {
         let key = (self.key)(head).unwrap_or_default();
         if key.len() > Request::MAX_VALUE {
             let error = RequestError::Value { name: "key".to_owned(), found: key.len() };
-            return Err(AttributeTooLong { in_uri: false, error });
+            return Err(RequestRejection::AttributeTooLong { in_uri: false, error });
         }
         let (outcome, admission) = self.handle.admit(key.as_bytes(), self.max_wait);
         let (at, start) = (self.handle.now(), RequestStart::new(admission));

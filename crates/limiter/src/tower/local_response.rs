@@ -4,7 +4,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tidegate_core::{Decision, Header, HeaderStyle, Problem, RequestError, Timestamp};
+use tidegate_core::{
+    CanonicalError, Decision, Header, HeaderStyle, Problem, RequestError, Timestamp,
+};
 
 use super::grpc;
 
@@ -45,21 +47,31 @@ impl HeaderPolicy {
     }
 }
 
-/// The error for a request with an attribute above the length limit.
+/// The reason why a request can't be checked.
 #[derive(Debug)]
-pub struct AttributeTooLong {
-    /// The attribute is part of the request line, not of a header.
-    pub(crate) in_uri: bool,
-    pub(crate) error: RequestError,
+pub enum RequestRejection {
+    /// An attribute is above the length limit.
+    AttributeTooLong {
+        /// The attribute is part of the request line, not of a header.
+        in_uri: bool,
+        /// The name of the attribute and its length.
+        error: RequestError,
+    },
+    /// The method, the host or the path has no canonical form.
+    NotCanonical(CanonicalError),
 }
 
-impl AttributeTooLong {
+impl RequestRejection {
     pub(crate) fn response(&self, head: &Parts) -> Response<Bytes> {
-        let (status, title) = match self.in_uri {
-            true => (414, "URI Too Long"),
-            false => (431, "Request Header Fields Too Large"),
+        let (status, title, detail) = match self {
+            Self::AttributeTooLong { in_uri: true, error } => {
+                (414, "URI Too Long", error.to_string())
+            }
+            Self::AttributeTooLong { in_uri: false, error } => {
+                (431, "Request Header Fields Too Large", error.to_string())
+            }
+            Self::NotCanonical(error) => (400, "Bad Request", error.to_string()),
         };
-        let detail = self.error.to_string();
         let violated_policies = Vec::new();
         let problem = Problem { kind: "about:blank", title, status, detail, violated_policies };
         local_response(head, &problem)

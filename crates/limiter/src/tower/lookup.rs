@@ -9,8 +9,8 @@ use super::source::{AmbiguousValue, AttributeSource};
 
 /// The location of an attribute in HTTP requests: resolved once by name, then read from any request.
 ///
-/// Values are normalized as in [`RateLimitLayer`](super::RateLimitLayer): every spelling of one host, path
-/// or parameter is the same value.
+/// Every spelling of one host or parameter is the same value. Method and path are read as they are: call
+/// [`canonicalize`](super::canonicalize) before.
 ///
 /// ```
 /// use tidegate::tower::Lookup;

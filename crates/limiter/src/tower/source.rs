@@ -1,14 +1,16 @@
-//! Sources of attributes in HTTP requests. Values are normalized: every spelling of one value is equal.
+//! Sources of attributes in HTTP requests.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use http::header::{COOKIE, HOST, HeaderName};
+use http::header::{COOKIE, HeaderName};
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
-use tidegate_core::{escape_bytes, escape_text};
+use tidegate_core::{CanonicalError, EncodedSlashes, escape_bytes, escape_text};
+
+use super::canonical;
 
 /// A function that reads one attribute from the head of a request.
 pub(crate) type ReadAttribute =
@@ -66,11 +68,29 @@ impl AttributeSource {
         matches!(self, Self::Path | Self::Query(_))
     }
 
+    /// Returns the canonical value of an attribute.
+    ///
+    /// # Errors
+    /// The method, the host or the path has no canonical form.
+    pub(crate) fn read_canonical<'r>(
+        &self,
+        head: &'r Parts,
+        slashes: EncodedSlashes,
+    ) -> Result<Option<Cow<'r, str>>, CanonicalError> {
+        match self {
+            Self::Method => canonical::method(head).map(|method| Some(method.into())),
+            Self::Host => canonical::host(head),
+            Self::Path => canonical::path(head, slashes).map(Some),
+            source => Ok(source.read(head)),
+        }
+    }
+
+    /// Returns the value of an attribute. The method and the path are read as they are.
     pub(crate) fn read<'r>(&self, head: &'r Parts) -> Option<Cow<'r, str>> {
         match self {
             Self::Method => Some(head.method.as_str().into()),
-            Self::Host => host(head),
-            Self::Path => Some(path(head.uri.path())),
+            Self::Host => canonical::host(head).ok().flatten(),
+            Self::Path => Some(head.uri.path().into()),
             Self::Query(name) => query(head.uri.query()?, name),
             Self::Header(name) => Some(escape_bytes(head.headers.get(name)?.as_bytes())),
             Self::Cookie(name) => cookie(head, name),
@@ -131,7 +151,7 @@ fn only_value<T: PartialEq>(
     }
 }
 
-/// Returns every attribute in the head of a request, with the values that
+/// Returns every attribute in a [canonical](super::canonicalize) head, with the values that
 /// [`RateLimitLayer`](super::RateLimitLayer) reads. It is for display: the layer itself reads only the
 /// attributes that the rules use.
 #[must_use]
@@ -162,57 +182,6 @@ pub(crate) fn network(address: IpAddr) -> Cow<'static, str> {
         address => address,
     };
     address.to_string().into()
-}
-
-/// Returns the host in lower case, without port and final dot.
-fn host(head: &Parts) -> Option<Cow<'_, str>> {
-    let named = match head.uri.host() {
-        Some(host) => host,
-        None => {
-            let header = head.headers.get(HOST)?.as_bytes();
-            let Ok(host) = str::from_utf8(header) else { return Some(escape_bytes(header)) };
-            without_port(host)
-        }
-    };
-    let named = named.strip_suffix('.').unwrap_or(named);
-    let lower = !named.bytes().any(|byte| byte.is_ascii_uppercase());
-    Some(escape_text(if lower { named.into() } else { named.to_ascii_lowercase().into() }))
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => host,
-    }
-}
-
-/// Returns the path with every unreserved character decoded (RFC 3986, section 6.2.2.2): `/%76%31`
-/// becomes `/v1`, so that encoding does not bypass a rule.
-fn path(path: &str) -> Cow<'_, str> {
-    if !path.contains('%') {
-        return path.into();
-    }
-    let mut decoded = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('%') {
-        decoded.push_str(before);
-        let digits = after.get(..2).filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let Some(digits) = digits else {
-            decoded.push('%');
-            rest = after;
-            continue;
-        };
-        match u8::from_str_radix(digits, 16).map(char::from) {
-            Ok(c) if c.is_ascii_alphanumeric() || "-._~".contains(c) => decoded.push(c),
-            _ => {
-                decoded.push('%');
-                decoded.push_str(&digits.to_ascii_uppercase());
-            }
-        }
-        rest = &after[2..];
-    }
-    decoded.push_str(rest);
-    decoded.into()
 }
 
 /// Returns the value of a query parameter, decoded as a form field.
@@ -268,22 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn unreserved_characters_of_a_path_are_decoded() {
-        let cases = [
-            ("/v1/orders", "/v1/orders"),
-            ("/%761/%6f%72ders", "/v1/orders"),
-            ("/a%2fb%2Fc", "/a%2Fb%2Fc"),
-            ("/%7Ealice/%2e%2D%5f", "/~alice/.-_"),
-            ("/100%/%zz/%4", "/100%/%zz/%4"),
-            ("/%2561", "/%2561"),
-            ("/%é1", "/%é1"),
-        ];
-        for (found, decoded) in cases {
-            assert_eq!(path(found), decoded);
-        }
-    }
-
-    #[test]
     fn host_is_lower_case_without_port_and_final_dot() {
         let from_header = |host| read_from("host", http::Request::get("/").header("host", host));
         for host in ["api.example.com", "API.Example.COM:8080", "api.example.com.:443"] {
@@ -292,6 +245,7 @@ mod tests {
         assert_eq!(from_header("[::1]:80").as_deref(), Some("[::1]"));
         assert_eq!(from_header("[::1]").as_deref(), Some("[::1]"));
         assert_eq!(read_from("host", http::Request::get("/")), None);
+        assert_eq!(from_header("api.example.com:x"), None);
         let both = http::Request::get("http://a.example:80/").header("host", "b.example");
         assert_eq!(read_from("host", both).as_deref(), Some("a.example"));
     }
@@ -344,7 +298,7 @@ mod tests {
 
     #[test]
     fn all_attributes_of_a_request_are_listed_with_normalized_values() {
-        let head = http::Request::get("/%76%31/a%2fb%zz?q=a+b%26c&q=2&flag")
+        let head = http::Request::get("/v1/a?q=a+b%26c&q=2&flag")
             .header("host", "API.Example.:8080")
             .header("cookie", "a=1; b = 2 ;c")
             .extension(SocketAddr::from(([192, 0, 2, 7], 5000)))
@@ -359,7 +313,7 @@ mod tests {
             [
                 "method=GET",
                 "host=api.example",
-                "path=/v1/a%2Fb%zz",
+                "path=/v1/a",
                 "ip=192.0.2.7",
                 "query.q=2",
                 "query.flag=",

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use http::{Request, Response, StatusCode};
 use tidegate::headers::{IetfDraft, ResetFormat};
 use tidegate::tower::RateLimitLayer;
-use tidegate::{HeaderStyle, Limiter, ManualClock, PerKey, Quota};
+use tidegate::{EncodedSlashes, HeaderStyle, Limiter, ManualClock, PerKey, Quota};
 use tower::{Layer, Service, ServiceExt};
 
 use super::test_stores::UnavailableStore;
@@ -52,6 +52,38 @@ async fn client_over_its_limit_gets_429_with_retry_after() {
         read_body(response).await,
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests","status":429,"detail":"over the limit of \"api\", try again in 30 seconds","violated-policies":["api"]}"#
     );
+}
+
+#[tokio::test]
+async fn spellings_of_a_path_share_one_limit() {
+    let hello = HelloService::default();
+    let rules = "  - {name: login, match: {path: /login, method: POST}, limit: 2 per minute}";
+    let service = layer_by_rules(rules).layer(hello.clone());
+    let status = async |method: &str, target: &str| {
+        let request = Request::builder().method(method).uri(target).body(()).unwrap();
+        service.clone().oneshot(request).await.unwrap().status().as_u16()
+    };
+    assert_eq!((status("POST", "/login").await, status("POST", "//login").await), (200, 200));
+    for target in ["/login", "/./login", "/x/../login?a", "/%2e/login", "/l%6fgin"] {
+        assert_eq!(status("POST", target).await, 429, "{target}");
+    }
+    for (method, target) in
+        [("POST", "/%2Flogin"), ("POST", "/a\\login"), ("POST", "/%zz"), ("post", "/login")]
+    {
+        assert_eq!(status(method, target).await, 400, "{method} {target}");
+    }
+    assert_eq!(hello.served(), 2);
+}
+
+#[tokio::test]
+async fn layer_can_keep_encoded_slashes() {
+    let rules = "  - {name: files, match: {path: '/files/a%2Fb'}, limit: 1 per minute}";
+    let layer = layer_by_rules(rules).encoded_slashes(EncodedSlashes::Keep);
+    let service = layer.layer(HelloService::default());
+    for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let request = Request::get("/files//a%2fb").body(()).unwrap();
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), expected);
+    }
 }
 
 #[tokio::test]
