@@ -101,6 +101,10 @@ fn encode_conditions(conditions: &[Condition], out: &mut impl FnMut(&[u8])) {
                 encode_texts(patterns.exact(), out);
                 encode_count(patterns.globs().len(), out);
                 patterns.globs().for_each(|glob| encode_text(&glob.to_string(), out));
+                // Conditions that ignore nothing keep the bytes that earlier releases have.
+                if !patterns.ignored().is_none() {
+                    encode_text(&format!("ignore{}", patterns.ignored()), out);
+                }
             }
             ValueTest::In(networks) => {
                 encode_text("in", out);

@@ -7,6 +7,7 @@ use tidegate_core::Request;
 
 use crate::error::quote;
 use crate::glob::Glob;
+use crate::ignored::IgnoredDifferences;
 use crate::network::NetworkSet;
 use crate::rollout::Rollout;
 
@@ -57,6 +58,14 @@ impl Condition {
                 }
             }
             test => test.to_string(),
+        }
+    }
+
+    /// Returns the differences between values that the test ignores.
+    pub(crate) fn ignored(&self) -> IgnoredDifferences {
+        match &self.test {
+            ValueTest::OneOf(patterns) => patterns.ignored(),
+            ValueTest::In(_) | ValueTest::Present | ValueTest::Absent => IgnoredDifferences::NONE,
         }
     }
 
@@ -151,6 +160,8 @@ pub struct ValuePatterns {
     /// Sorted for binary search: a list may contain ten thousand names.
     exact: Box<[Box<str>]>,
     globs: Box<[Glob]>,
+    /// If it is not empty, texts and patterns are folded, and match folded values.
+    ignored: IgnoredDifferences,
 }
 
 impl ValuePatterns {
@@ -166,10 +177,48 @@ impl ValuePatterns {
         }
         exact.sort_unstable();
         exact.dedup();
-        Self { exact: exact.into(), globs: globs.into() }
+        Self { exact: exact.into(), globs: globs.into(), ignored: IgnoredDifferences::NONE }
+    }
+
+    /// Creates a set of alternatives that match a value if one of these patterns matches a value that differs from it
+    /// only in what is ignored.
+    ///
+    /// ```
+    /// use tidegate_rules::{IgnoredDifferences, ValuePattern, ValuePatterns, ValueTest};
+    ///
+    /// let ignored = IgnoredDifferences { case: true, trailing_slash: true };
+    /// let login = ValuePatterns::ignoring([ValuePattern::like("/login")], ignored);
+    /// assert!(ValueTest::OneOf(login).passes(Some("/Login/")));
+    /// ```
+    #[must_use]
+    pub fn ignoring(
+        patterns: impl IntoIterator<Item = ValuePattern>,
+        ignored: IgnoredDifferences,
+    ) -> Self {
+        if ignored.is_none() {
+            return Self::new(patterns);
+        }
+        let mut folded = Vec::new();
+        for pattern in patterns {
+            ignored.fold_pattern(&pattern, &mut folded);
+        }
+        Self { ignored, ..Self::new(folded) }
+    }
+
+    /// Returns the ignored differences.
+    #[must_use]
+    pub const fn ignored(&self) -> IgnoredDifferences {
+        self.ignored
     }
 
     fn match_value(&self, value: &str) -> bool {
+        if self.ignored.is_none() {
+            return self.match_folded(value);
+        }
+        self.match_folded(&self.ignored.fold(value))
+    }
+
+    fn match_folded(&self, value: &str) -> bool {
         self.exact.binary_search_by(|text| (**text).cmp(value)).is_ok()
             || self.globs.iter().any(|glob| glob.matches(value))
     }
@@ -193,9 +242,12 @@ impl fmt::Display for ValueTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OneOf(patterns) => {
-                let exact = patterns.exact().map(quote);
+                // The path `/` without its slash is empty.
+                let exact =
+                    patterns.exact().map(|text| quote(if text.is_empty() { "/" } else { text }));
                 let globs = patterns.globs().map(|glob| quote(&glob.to_string()));
-                write_alternatives(f, exact.len() + globs.len(), exact.chain(globs))
+                write_alternatives(f, exact.len() + globs.len(), exact.chain(globs))?;
+                write!(f, "{}", patterns.ignored())
             }
             Self::In(networks) => {
                 f.write_str("an address in ")?;

@@ -21,6 +21,7 @@ use crate::condition_index::infix_index::InfixIndex;
 use crate::condition_index::network_index::NetworkIndex;
 use crate::condition_index::prefix_trie::PrefixTrie;
 use crate::condition_index::terms::{IndexTerm, TermCounts, is_decided_by_index};
+use crate::ignored::IgnoredDifferences;
 use crate::network::parse_address;
 
 /// The hasher of tables with keys from an operator's document.
@@ -45,8 +46,8 @@ const MAX_PROBED_ATTRIBUTES: usize = 8;
 pub(crate) struct ConditionIndex {
     always: Box<[u32]>,
     attributes: Box<[AttributeIndex]>,
-    /// Empty if there are few attributes.
-    by_name: HashMap<Box<str>, usize, FixedHasher>,
+    /// Positions in `attributes`. Empty if there are few attributes.
+    by_name: HashMap<Box<str>, SmallVec<[usize; 1]>, FixedHasher>,
 }
 
 impl ConditionIndex {
@@ -55,14 +56,16 @@ impl ConditionIndex {
         let counts = TermCounts::of(items.clone().flatten());
         let mut always = Vec::new();
         let mut builders: Vec<IndexBuilder<'c>> = Vec::new();
-        let mut by_name: HashMap<&str, usize, FixedHasher> = HashMap::default();
+        let mut positions: HashMap<(&str, IgnoredDifferences), usize, FixedHasher> =
+            HashMap::default();
         for (item, conditions) in (0..).zip(items) {
             let Some((condition, terms)) = counts.most_selective(conditions) else {
                 always.push(item);
                 continue;
             };
-            let index = *by_name.entry(condition.attribute()).or_insert_with(|| {
-                builders.push(IndexBuilder::new(condition.attribute()));
+            let (name, ignored) = (condition.attribute(), condition.ignored());
+            let index = *positions.entry((name, ignored)).or_insert_with(|| {
+                builders.push(IndexBuilder::new(name, ignored));
                 builders.len() - 1
             });
             // The number of items is far below this bit.
@@ -73,15 +76,14 @@ impl ConditionIndex {
                 terms.into_iter().for_each(|term| builder.add(term, item));
             }
         }
-        let few = builders.len() <= MAX_PROBED_ATTRIBUTES;
-        Self {
-            always: always.into(),
-            attributes: builders.into_iter().map(IndexBuilder::finish).collect(),
-            by_name: match few {
-                true => HashMap::default(),
-                false => by_name.into_iter().map(|(name, index)| (name.into(), index)).collect(),
-            },
+        let mut by_name: HashMap<Box<str>, SmallVec<[usize; 1]>, FixedHasher> = HashMap::default();
+        if builders.len() > MAX_PROBED_ATTRIBUTES {
+            for ((name, _), position) in positions {
+                by_name.entry(name.into()).or_default().push(position);
+            }
         }
+        let attributes = builders.into_iter().map(IndexBuilder::finish).collect();
+        Self { always: always.into(), attributes, by_name }
     }
 
     /// Calls `found` with every item that the request may satisfy, and whether that is certain. The order is
@@ -103,21 +105,24 @@ impl ConditionIndex {
             return;
         }
         for (name, value) in request.attributes() {
-            let position = self.by_name.get(name);
-            if let Some(index) = position.and_then(|&position| self.attributes.get(position))
+            if let Some(positions) = self.by_name.get(name)
                 // If a name is given twice, the first value counts.
                 && present(request, name).is_some_and(|first| std::ptr::eq(first, value))
             {
-                index.candidates(value, &mut found);
+                for index in positions.iter().filter_map(|&position| self.attributes.get(position))
+                {
+                    index.candidates(value, &mut found);
+                }
             }
         }
     }
 }
 
-/// The items that are indexed under values of one attribute.
+/// The items that are indexed under values of one attribute, and ignore the same differences between values.
 #[derive(Clone, Debug)]
 struct AttributeIndex {
     name: Box<str>,
+    ignored: IgnoredDifferences,
     exact: HashMap<Box<str>, ItemList, FixedHasher>,
     prefixes: PrefixTrie,
     suffixes: PrefixTrie,
@@ -128,6 +133,14 @@ struct AttributeIndex {
 impl AttributeIndex {
     #[inline]
     fn candidates(&self, value: &str, found: &mut impl FnMut(u32)) {
+        match self.ignored.is_none() {
+            true => self.folded_candidates(value, found),
+            false => self.folded_candidates(&self.ignored.fold(value), found),
+        }
+    }
+
+    #[inline]
+    fn folded_candidates(&self, value: &str, found: &mut impl FnMut(u32)) {
         if !self.exact.is_empty()
             && let Some(items) = self.exact.get(value)
         {
@@ -149,6 +162,7 @@ impl AttributeIndex {
 /// Builds an [`AttributeIndex`].
 struct IndexBuilder<'c> {
     name: &'c str,
+    ignored: IgnoredDifferences,
     exact: HashMap<Box<str>, ItemList, FixedHasher>,
     prefixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
     suffixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
@@ -157,9 +171,10 @@ struct IndexBuilder<'c> {
 }
 
 impl<'c> IndexBuilder<'c> {
-    fn new(name: &'c str) -> Self {
+    fn new(name: &'c str, ignored: IgnoredDifferences) -> Self {
         Self {
             name,
+            ignored,
             exact: HashMap::default(),
             prefixes: HashMap::default(),
             suffixes: HashMap::default(),
@@ -187,6 +202,7 @@ impl<'c> IndexBuilder<'c> {
     fn finish(self) -> AttributeIndex {
         AttributeIndex {
             name: self.name.into(),
+            ignored: self.ignored,
             exact: self.exact,
             prefixes: PrefixTrie::new(self.prefixes),
             suffixes: PrefixTrie::new(self.suffixes),

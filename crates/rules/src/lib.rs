@@ -29,6 +29,7 @@ mod condition;
 mod condition_index;
 mod error;
 mod glob;
+mod ignored;
 mod limits;
 mod nearest;
 mod network;
@@ -51,6 +52,7 @@ pub use condition::{
 };
 pub use error::{RuleError, RuleErrors};
 pub use glob::Glob;
+pub use ignored::IgnoredDifferences;
 pub use limits::{AppliedLimit, LimitOrigin, Override, TierLimits};
 pub use nearest::{did_you_mean, nearest};
 pub use network::{NetworkError, NetworkSet, canonical_network, parse_address, parse_network};

@@ -2,6 +2,7 @@
 
 use crate::condition::{Condition, ValuePattern, ValuePatterns, ValueTest};
 use crate::error::{ErrorReport, choice, quote};
+use crate::ignored::IgnoredDifferences;
 use crate::nearest::did_you_mean;
 use crate::network::{NetworkSet, parse_network};
 use crate::per::check_attribute;
@@ -31,7 +32,10 @@ pub(crate) fn all(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Vec<C
 }
 
 /// The keys of a condition that is neither a value nor a list of values.
-pub(crate) const TEST_KEYS: [&str; 4] = ["is", "in", "present", "absent"];
+pub(crate) const TEST_KEYS: [&str; 5] = ["like", "is", "in", "present", "absent"];
+
+/// The key beside `like` or `is` with the differences that they ignore.
+pub(crate) const IGNORE_KEY: &str = "ignore";
 
 /// A function that converts a value to a pattern, with `*` as a wildcard or as a character.
 type PatternReader = fn(&str) -> ValuePattern;
@@ -39,16 +43,21 @@ type PatternReader = fn(&str) -> ValuePattern;
 fn test(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<ValueTest> {
     let entries = match &node.value {
         YamlValue::Text(_) | YamlValue::List(_) => {
-            return patterns(attribute, node, ValuePattern::like, report);
+            return patterns(attribute, node, ValuePattern::like, IgnoredDifferences::NONE, report);
         }
         YamlValue::Map(entries) => entries.as_slice(),
         YamlValue::Nothing => &[],
     };
-    let [(name, value)] = entries else {
-        report.add(
+    let ((name, value), ignore) = match entries {
+        [(key, ignore), test] | [test, (key, ignore)] if key.text == IGNORE_KEY => {
+            (test, Some((key, ignore)))
+        }
+        [test] => (test, None),
+        _ => {
+            report.add(
             node.at,
             format!(
-                "match.{attribute} must be a value, a list of values, {{is: …}}, {{in: [network, …]}}, \
+                "match.{attribute} must be a value, a list of values, {{like: …}}, {{is: …}}, {{in: [network, …]}}, \
                  {{present: true}} or {{absent: true}}, found {}",
                 match entries.len() {
                     0 => node.describe(),
@@ -56,10 +65,30 @@ fn test(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Optio
                 }
             ),
         );
-        return None;
+            return None;
+        }
+    };
+    let ignored = match ignore {
+        None => IgnoredDifferences::NONE,
+        Some((_, ignore)) if matches!(&*name.text, "like" | "is") => {
+            ignored_differences(attribute, ignore, report)?
+        }
+        Some((key, _)) => {
+            let found = quote(&name.text);
+            report.add(
+                key.at,
+                format!(
+                    "match.{attribute}.ignore must be beside like or is, found it beside {found}"
+                ),
+            );
+            return None;
+        }
     };
     match &*name.text {
-        "is" => patterns(attribute, value, |text| ValuePattern::Exact(text.into()), report),
+        "like" => patterns(attribute, value, ValuePattern::like, ignored, report),
+        "is" => {
+            patterns(attribute, value, |text| ValuePattern::Exact(text.into()), ignored, report)
+        }
         "in" => networks(attribute, value, report),
         "present" => presence(attribute, "present", value, report),
         "absent" => presence(attribute, "absent", value, report).map(|test| match test {
@@ -76,6 +105,33 @@ fn test(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Optio
             None
         }
     }
+}
+
+/// Reads `ignore`: `case`, `trailing_slash`, or a list of them.
+fn ignored_differences(
+    attribute: &str,
+    node: &YamlNode<'_>,
+    report: &mut ErrorReport,
+) -> Option<IgnoredDifferences> {
+    let place = format!("match.{attribute}.{IGNORE_KEY}");
+    let words = match &node.value {
+        YamlValue::Text(_) => std::slice::from_ref(node),
+        _ => list(node, &place, IgnoredDifferences::NAMES.len(), report)?,
+    };
+    let mut ignored = IgnoredDifferences::NONE;
+    for word in words {
+        match text(word, &place, report)? {
+            "case" => ignored.case = true,
+            "trailing_slash" => ignored.trailing_slash = true,
+            other => {
+                let (found, names) = (quote(other), IgnoredDifferences::NAMES);
+                let (wanted, meant) = (choice(names), did_you_mean(other, names));
+                report.add(word.at, format!("{place} must be {wanted}, found {found}{meant}"));
+                return None;
+            }
+        }
+    }
+    Some(ignored)
 }
 
 fn presence(
@@ -101,6 +157,7 @@ fn patterns(
     attribute: &str,
     node: &YamlNode<'_>,
     reader: PatternReader,
+    ignored: IgnoredDifferences,
     report: &mut ErrorReport,
 ) -> Option<ValueTest> {
     let items = alternatives(attribute, node, report)?;
@@ -127,7 +184,7 @@ fn patterns(
         })
         .collect();
     let patterns: Option<Vec<ValuePattern>> = patterns.into_iter().collect();
-    Some(ValueTest::OneOf(ValuePatterns::new(patterns?)))
+    Some(ValueTest::OneOf(ValuePatterns::ignoring(patterns?, ignored)))
 }
 
 fn networks(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<ValueTest> {

@@ -8,7 +8,8 @@ use tidegate_core::quota::UNITS;
 use tidegate_core::{Quota, Request};
 
 use crate::accuracy::Accuracy;
-use crate::parse::condition::TEST_KEYS;
+use crate::ignored::IgnoredDifferences;
+use crate::parse::condition::{IGNORE_KEY, TEST_KEYS};
 use crate::parse::{
     ACCURACY_WORDS, ALGORITHM_WORDS, HOT_WORDS, MODE_WORDS, ON_STORE_FAILURE_WORDS, UNBOUNDED_WORD,
 };
@@ -230,6 +231,9 @@ fn conditions() -> Schema {
     let presence =
         |about: &str| Schema::any(about).with("enum", json!([true, false])).example(true);
     let test = |name: &str| match name {
+        "like" => {
+            one_or_more("Equals this text, or matches this pattern.", &value("")).example("/v1/**")
+        }
         "is" => one_or_more("Equals this text; a star is an ordinary character.", &value(""))
             .example("/a*b"),
         "in" => one_or_more("Is an address in one of these networks.", &network)
@@ -241,17 +245,30 @@ fn conditions() -> Schema {
         .with("minProperties", 1)
         .with("maxProperties", 1);
     let tests = TEST_KEYS.iter().fold(tests, |tests, name| tests.key(name, test(name)));
+    let ignored = Schema::text("A difference.").with("enum", json!(IgnoredDifferences::NAMES));
+    let ignored = one_or_more(
+        "Differences that do not matter: the `case` of ASCII letters, or a slash at the end (`trailing_slash`).",
+        &ignored,
+    );
+    let ignoring = Schema::map("A value or pattern, and differences that do not matter.")
+        .key("like", test("like"))
+        .key("is", test("is"))
+        .required(IGNORE_KEY, ignored.example(json!(["case", "trailing_slash"])))
+        .with("minProperties", 2)
+        .with("maxProperties", 2);
     Schema::map(
         "Conditions by attribute: a value, where `*` is anything but `/` and `**` anything; a list of values; \
-         or one of `{is: …}`, `{in: [network, …]}`, `{present: true}`, `{absent: true}`.",
+         or one of `{like: …}`, `{is: …}`, `{in: [network, …]}`, `{present: true}`, `{absent: true}`. With `ignore` beside \
+         `like` or `is`, the case or a slash at the end does not matter.",
     )
     .with("maxProperties", Rule::MAX_CONDITIONS)
     .with("propertyNames", json!({"pattern": "^[^|\\s]([^|]*[^|\\s])?$", "maxLength": Request::MAX_NAME}))
     .open(Schema::one_of(
         "",
-        [value("A value or a pattern."), values("Any of these.", value("")), tests],
+        [value("A value or a pattern."), values("Any of these.", value("")), tests, ignoring],
     ))
     .example(json!({"path": "/login", "method": "POST"}))
+    .example(json!({"path": {"like": "/login", "ignore": ["case", "trailing_slash"]}}))
     .example(json!({"ip": {"in": ["10.0.0.0/8"]}}))
 }
 

@@ -138,13 +138,29 @@ fn invalid_field_is_rejected_with_its_line_and_rule() {
         ("match: {'': x}", r#"attribute must be 1 to 128 bytes without '|', found """#),
         (
             "match: {a: }",
-            "match.a must be a value, a list of values, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found nothing",
+            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found nothing",
         ),
         (
             "match: {a: {is: 1, in: []}}",
-            "match.a must be a value, a list of values, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found a map of 2 keys",
+            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found a map of 2 keys",
         ),
-        ("match: {a: {not: 1}}", r#"match.a has no key "not", wanted is, in, present or absent"#),
+        (
+            "match: {a: {not: 1}}",
+            r#"match.a has no key "not", wanted like, is, in, present or absent"#,
+        ),
+        (
+            "match: {a: {like: b, ignore: cases}}",
+            r#"match.a.ignore must be case or trailing_slash, found "cases" (did you mean case?)"#,
+        ),
+        ("match: {a: {ignore: [case, [b]], is: b}}", "match.a.ignore must be a text, found a list"),
+        (
+            "match: {a: {present: true, ignore: case}}",
+            r#"match.a.ignore must be beside like or is, found it beside "present""#,
+        ),
+        (
+            "match: {a: {ignore: case}}",
+            r#"match.a has no key "ignore", wanted like, is, in, present or absent"#,
+        ),
         ("match: {a: []}", "match.a must have at least one value, found an empty list"),
         (
             "match: {a: ''}",

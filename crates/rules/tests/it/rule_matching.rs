@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate_core::{Algorithm, Quota, Request, RuleIndex, Span, Timestamp};
 use tidegate_rules::{
-    Condition, LimitOrigin, Mode, Rule, RuleSet, ValuePattern, ValuePatterns, ValueTest,
+    Condition, IgnoredDifferences, LimitOrigin, Mode, Rule, RuleSet, ValuePattern, ValuePatterns,
+    ValueTest,
 };
 
 const NAMES: [&str; 12] = ["path", "method", "ip", "user", "a", "b", "c", "d", "e", "f", "g", "h"];
@@ -91,7 +92,7 @@ fn attribute() -> impl Strategy<Value = &'static str> {
 
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
-        6 => "[ab/]{0,5}",
+        6 => "[abAB/]{0,5}",
         2 => "[ab/]{5,12}",
         2 => select(&ADDRESSES[..]).prop_map(str::to_owned),
         1 => "[ab*é/]{0,5}",
@@ -100,7 +101,7 @@ fn value() -> impl Strategy<Value = String> {
 
 fn pattern() -> impl Strategy<Value = ValuePattern> {
     prop_oneof![
-        3 => "[ab/]{1,4}".prop_map(|text| ValuePattern::Exact(text.into())),
+        3 => "[abAB/]{1,4}".prop_map(|text| ValuePattern::Exact(text.into())),
         2 => "[ab/]{0,3}[*]{1,2}[ab/]{0,2}".prop_map(|text| ValuePattern::like(&text)),
         1 => "[ab/*é]{1,6}".prop_map(|text| ValuePattern::like(&text)),
         3 => "[*]{1,2}[ab/]{1,3}([*]{1,2}[ab/]{1,3})?[*]{1,2}"
@@ -109,9 +110,34 @@ fn pattern() -> impl Strategy<Value = ValuePattern> {
     ]
 }
 
+fn ignored() -> impl Strategy<Value = IgnoredDifferences> {
+    any::<(bool, bool)>()
+        .prop_map(|(case, trailing_slash)| IgnoredDifferences { case, trailing_slash })
+}
+
+/// Returns whether a pattern matches a value, or a value that differs only in what is ignored.
+fn matches_ignoring(pattern: &ValuePattern, value: &str, ignored: IgnoredDifferences) -> bool {
+    let lower = |text: &str| if ignored.case { text.to_ascii_lowercase() } else { text.to_owned() };
+    let lower_pattern = match pattern {
+        ValuePattern::Exact(text) => ValuePattern::Exact(lower(text).into()),
+        ValuePattern::Glob(glob) => ValuePattern::like(&lower(&glob.to_string())),
+    };
+    let test = ValueTest::OneOf(ValuePatterns::new([lower_pattern]));
+    let value = lower(value);
+    if !ignored.trailing_slash {
+        return test.passes(Some(&value));
+    }
+    // Patterns of these tests have at most six slashes.
+    let without = value.trim_end_matches('/');
+    (0..8).any(|slashes| test.passes(Some(&format!("{without}{}", "/".repeat(slashes)))))
+}
+
 fn test() -> impl Strategy<Value = ValueTest> {
     prop_oneof![
         6 => vec(pattern(), 1..4).prop_map(|patterns| ValueTest::OneOf(ValuePatterns::new(patterns))),
+        3 => (vec(pattern(), 1..4), ignored()).prop_map(|(patterns, ignored)| {
+            ValueTest::OneOf(ValuePatterns::ignoring(patterns, ignored))
+        }),
         2 => vec(select(&NETWORKS[..]), 1..3)
             .prop_map(|networks| ValueTest::within(networks.into_iter().map(|text| text.parse().unwrap()))),
         1 => Just(ValueTest::Present),
@@ -166,6 +192,19 @@ proptest! {
                 .map(Rule::name)
                 .collect();
             prop_assert_eq!(found, checked, "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn ignored_differences_do_not_matter(
+        patterns in vec(pattern(), 1..3),
+        ignored in ignored(),
+        values in vec("[abAB/]{1,6}", 1..20),
+    ) {
+        let test = ValueTest::OneOf(ValuePatterns::ignoring(patterns.clone(), ignored));
+        for value in values {
+            let wanted = patterns.iter().any(|pattern| matches_ignoring(pattern, &value, ignored));
+            prop_assert_eq!(test.passes(Some(&value)), wanted, "{} {:?}", value, patterns);
         }
     }
 
@@ -234,4 +273,43 @@ rules:
     let request = Request::new().with("path", "/a/b").unwrap();
     let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
     assert_eq!(found, ["exact", "all", "suffix", "list", "present", "prefix"]);
+}
+
+#[test]
+fn case_and_trailing_slash_are_ignored_where_a_rule_states_it() {
+    let rules = RuleSet::parse(
+        "rules.yaml",
+        "
+rules:
+  - {name: login, limit: 1/s, match: {path: {like: /Login, ignore: [case, trailing_slash]}}}
+  - {name: exact, limit: 1/s, match: {path: {is: '/login*', ignore: case}}}
+  - {name: list, limit: 1/s, match: {path: {ignore: trailing_slash, like: [/a/, '/b/*']}}}
+  - {name: plain, limit: 1/s, match: {path: {like: '/log*'}}}
+",
+    )
+    .unwrap();
+    let names = |path: &str| {
+        let request = Request::new().with("path", path.to_owned()).unwrap();
+        let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
+        found.join(" ")
+    };
+    assert_eq!(names("/login"), "login plain");
+    assert_eq!(names("/LOGIN/"), "login");
+    assert_eq!(names("/Login*"), "exact");
+    assert_eq!(names("/login/x"), "");
+    for path in ["/a", "/a/", "/b", "/b/", "/b/c", "/b/c/"] {
+        assert_eq!(names(path), "list", "{path}");
+    }
+    assert_eq!(names("/A"), "");
+    let shown: Vec<String> =
+        rules.rules().iter().map(|rule| rule.conditions()[0].test().to_string()).collect();
+    assert_eq!(
+        shown,
+        [
+            r#""/login" in any case with or without a slash at the end"#,
+            r#""/login*" in any case"#,
+            r#""/a", "/b" or "/b/*" with or without a slash at the end"#,
+            r#""/log*""#,
+        ]
+    );
 }
