@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use hyper::Method;
-use tidegate_core::Span;
+use tidegate_core::{EncodedSlashes, Span};
 use tidegate_net::client::ClientTls;
 use tidegate_rules::Glob;
 
@@ -72,6 +72,26 @@ pub struct RouteConfig {
     pub upstream: usize,
     /// Priority of its requests when the upstream is nearly full.
     pub priority: Priority,
+    /// Treatment of `%2F` and `%5C` in paths.
+    pub encoded_slashes: EncodedSlashes,
+    /// Form of the path that the upstream gets.
+    pub forward_path: ForwardPath,
+}
+
+/// The form of the path that an upstream gets. Rules and routes always see the canonical one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForwardPath {
+    /// The canonical path, so that the upstream sees what the rules saw.
+    #[default]
+    Canonical,
+    /// The bytes of the client, for upstreams that verify a signature of the URL.
+    Original,
+}
+
+impl ForwardPath {
+    /// The names in a configuration.
+    pub const NAMES: [(&str, Self); 2] =
+        [("canonical", Self::Canonical), ("original", Self::Original)];
 }
 
 /// A host or path, or a glob that matches several.
@@ -165,8 +185,16 @@ impl GatewayConfig {
 impl RouteConfig {
     /// Returns a route of every request to the first upstream.
     pub fn catch_all(name: Arc<str>) -> Self {
-        let (host, path, methods) = (None, None, Vec::new());
-        Self { name, host, path, methods, upstream: 0, priority: Priority::default() }
+        Self {
+            name,
+            host: None,
+            path: None,
+            methods: Vec::new(),
+            upstream: 0,
+            priority: Priority::default(),
+            encoded_slashes: EncodedSlashes::default(),
+            forward_path: ForwardPath::default(),
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::{Method, StatusCode, Uri, Version};
+use tidegate_core::{CanonicalError, EncodedSlashes};
+use tidegate_limiter::tower::canonicalize;
 
 use crate::reserved_headers::{ReservedHeader, remove_headers};
 
@@ -36,11 +38,21 @@ impl HeadError {
     }
 }
 
-/// Moves the target host of a request into one `Host` header, and reduces its target to path and query.
+impl From<CanonicalError> for HeadError {
+    fn from(error: CanonicalError) -> Self {
+        Self::bad_request(error.detail())
+    }
+}
+
+/// Moves the target host of a request into one `Host` header, and reduces its target to the canonical path and the query.
+///
+/// Returns the original path and query if the path was not canonical. Encoded slashes stay: the route decides whether
+/// they are rejected (see [`check_encoded_slashes`]).
 ///
 /// # Errors
-/// The request has no host, several, or an invalid one; or its method is CONNECT.
-pub(crate) fn normalize_request(head: &mut Parts) -> Result<(), HeadError> {
+/// The request has no host, several, or an invalid one; its path or method has no canonical form; or its method is
+/// CONNECT.
+pub(crate) fn normalize_request(head: &mut Parts) -> Result<Option<PathAndQuery>, HeadError> {
     if head.method == Method::CONNECT {
         let detail = "method: found CONNECT, wanted another method: this is not a forward proxy";
         return Err(HeadError { status: StatusCode::METHOD_NOT_ALLOWED, detail });
@@ -58,12 +70,7 @@ pub(crate) fn normalize_request(head: &mut Parts) -> Result<(), HeadError> {
             ))?;
             head.headers.insert(HOST, host);
         }
-        (None, Some(host)) if is_authority(host.as_bytes()) => {}
-        (None, Some(_)) => {
-            return Err(HeadError::bad_request(
-                "host: found an invalid host, wanted one like example.com:80",
-            ));
-        }
+        (None, Some(_)) => {}
         (None, None) if head.version == Version::HTTP_10 => {}
         (None, None) => return Err(HeadError::bad_request("host: found none, wanted one")),
     }
@@ -71,20 +78,29 @@ pub(crate) fn normalize_request(head: &mut Parts) -> Result<(), HeadError> {
         let path = head.uri.path_and_query().cloned();
         head.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
     }
-    Ok(())
+    Ok(canonicalize(head, EncodedSlashes::Keep)?)
+}
+
+/// Checks that a canonical path has no encoded slash, unless its route keeps them.
+///
+/// # Errors
+/// The path has `%2F` or `%5C`, and the route rejects them.
+pub(crate) fn check_encoded_slashes(
+    head: &Parts,
+    slashes: EncodedSlashes,
+) -> Result<(), HeadError> {
+    let path = head.uri.path();
+    // A canonical path has escapes in upper case only. Most paths have none.
+    let has_slash = || path.contains('%') && (path.contains("%2F") || path.contains("%5C"));
+    match slashes {
+        EncodedSlashes::Reject if has_slash() => Err(CanonicalError::EncodedSlash.into()),
+        EncodedSlashes::Reject | EncodedSlashes::Keep => Ok(()),
+    }
 }
 
 fn host_without_userinfo(authority: &Authority) -> Option<HeaderValue> {
     let text = authority.as_str();
     (!text.contains('@')).then(|| HeaderValue::from_str(text).ok()).flatten()
-}
-
-/// Returns whether a `Host` header has only characters of a host and port.
-fn is_authority(host: &[u8]) -> bool {
-    let is_host_char = |byte: &u8| {
-        byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'[' | b']')
-    };
-    !host.is_empty() && host.iter().all(is_host_char)
 }
 
 /// The peer of a client connection, as forwarding headers describe it to the upstream.
@@ -466,7 +482,7 @@ mod tests {
     fn normalized(target: &str, version: Version, headers: &[(&str, &str)]) -> String {
         let mut head = head(target, version, headers);
         match normalize_request(&mut head) {
-            Ok(()) => {
+            Ok(_) => {
                 let host = head.headers.get(HOST).map_or("-", |host| host.to_str().unwrap());
                 format!("{} {host}", head.uri)
             }

@@ -27,8 +27,8 @@ mod upstream_set;
 mod upstream_stream;
 
 pub use self::config::{
-    GatewayConfig, HealthConfig, HostOrPathPattern, Priority, ProxyTimeouts, RouteConfig,
-    ServerUrl, UpstreamConfig,
+    ForwardPath, GatewayConfig, HealthConfig, HostOrPathPattern, Priority, ProxyTimeouts,
+    RouteConfig, ServerUrl, UpstreamConfig,
 };
 pub use self::threads::{GatewayContext, GatewayThreads, listen};
 pub use self::upstream_set::UpstreamSet;

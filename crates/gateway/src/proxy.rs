@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Request, Response, StatusCode, Uri, Version};
 use parking_lot::Mutex;
 use tidegate_core::{Reply, Span};
 use tidegate_net::http::response;
@@ -22,9 +22,10 @@ use tidegate_service::service::{AdmittedRequest, Service};
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::DisconnectWatch;
+use crate::config::ForwardPath;
 use crate::exchange::{ExchangeParties, InFlightPlaces};
 use crate::forward::{RequestForwarder, UpstreamError, UpstreamInFlight, UpstreamResponse};
-use crate::head::{self, CleanedRequest, ClientHeaderPolicy, ForwardedClient};
+use crate::head::{self, CleanedRequest, ClientHeaderPolicy, ForwardedClient, HeadError};
 use crate::local_response::{self, ResponseFormat};
 use crate::proxied_requests::{ProxiedRequest, ProxiedRequests};
 use crate::route::{Route, RouteTable};
@@ -109,12 +110,17 @@ impl RequestProxy {
         mut tracked: ProxiedRequest,
         format: &ResponseFormat,
     ) -> Result<Response<ResponseBody<RequestGuards>>, Response<Full<Bytes>>> {
-        head::normalize_request(&mut head).map_err(local_response::invalid_head)?;
+        let invalid_head = |error: HeadError| {
+            self.service.count_malformed(Protocol::Gateway, error.detail);
+            local_response::invalid_head(error)
+        };
+        let original_target = head::normalize_request(&mut head).map_err(invalid_head)?;
         let client_upgrade = head.extensions.remove::<OnUpgrade>();
         let cleaned = head::clean_request(&mut head, context.header_policy, |headers| {
             self.identity.warn_if_ignored(context.peer.address.ip(), headers);
         });
         let route = self.routes.find(&head).ok_or_else(local_response::no_route)?;
+        head::check_encoded_slashes(&head, route.encoded_slashes).map_err(invalid_head)?;
         let (reply, mut admitted) = match self.check_now(&head, cleaned, route, context) {
             Some(result) => result?,
             // Boxed: a request that is decided at once does not carry the size of this future.
@@ -132,6 +138,9 @@ impl RequestProxy {
             local_response::upstream_full()
         })?;
         admitted.serve();
+        if let (ForwardPath::Original, Some(target)) = (route.forward_path, original_target) {
+            head.uri = Uri::from(target);
+        }
         head::prepare_for_upstream(&mut head, &context.client);
         if self.upstream_headers {
             local_response::set_headers(&mut head.headers, reply.headers());

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use hyper::Method;
 use hyper::http::request::Parts;
+use tidegate_core::EncodedSlashes;
 use tidegate_limiter::tower::Lookup;
 
-use crate::config::{GatewayConfig, HostOrPathPattern, Priority, RouteConfig};
+use crate::config::{ForwardPath, GatewayConfig, HostOrPathPattern, Priority, RouteConfig};
 use crate::upstream::Upstream;
 
 /// All routes, in the order of the configuration.
@@ -26,6 +27,8 @@ pub(crate) struct Route {
     methods: Vec<Method>,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) priority: Priority,
+    pub(crate) encoded_slashes: EncodedSlashes,
+    pub(crate) forward_path: ForwardPath,
 }
 
 impl RouteTable {
@@ -37,6 +40,8 @@ impl RouteTable {
             methods: route.methods.clone(),
             upstream: Arc::clone(&upstreams[route.upstream]),
             priority: route.priority,
+            encoded_slashes: route.encoded_slashes,
+            forward_path: route.forward_path,
         };
         let lookup = |name| Lookup::named(name).expect("host and path are known attributes");
         let routes = config.routes.iter().map(route).collect();
@@ -45,7 +50,7 @@ impl RouteTable {
 
     /// Returns the first route that matches a normalized request.
     ///
-    /// Host and path are normalized as for rules, so that another spelling of a path does not bypass a route.
+    /// The request has its canonical path, as for rules, so that another spelling of a path does not bypass a route.
     pub(crate) fn find(&self, head: &Parts) -> Option<&Route> {
         if let [only] = self.routes.as_slice()
             && only.matches_all()
@@ -114,9 +119,8 @@ mod tests {
         assert_eq!(found("POST", "x", "/v1/a?b=c"), "writes");
         assert_eq!(found("GET", "x", "/v1/a"), "api");
         assert_eq!(found("GET", "a.example.com", "/"), "any-host");
-        // Other spellings of the same host and path.
+        // Another spelling of the same host.
         assert_eq!(found("POST", "shop.example.com.", "/"), "shop");
-        assert_eq!(found("GET", "x", "/%761/a"), "api");
         assert_eq!(found("GET", "[::1]:80", "/"), "-");
         assert_eq!(found("GET", "example.com", "/other"), "-");
     }

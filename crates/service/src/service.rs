@@ -333,6 +333,14 @@ impl Service {
         error
     }
 
+    /// Counts and logs a proxied request that no rule can be checked for. `detail` has the form "where: found X, wanted
+    /// Y", without text of the client.
+    pub fn count_malformed(&self, protocol: Protocol, detail: &'static str) {
+        let (path, rest) = detail.split_once(": found ").unwrap_or(("request", detail));
+        let (found, wanted) = rest.rsplit_once(", wanted ").unwrap_or((rest, "another request"));
+        self.count_rejected(protocol, CallError::invalid(path, found, wanted));
+    }
+
     /// Returns the clock of decisions.
     pub fn clock(&self) -> &Clock {
         &self.clock

@@ -9,7 +9,8 @@ use hyper::Method;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_saphyr::{Location, Spanned};
-use tidegate_gateway::{HostOrPathPattern, Priority, RouteConfig, UpstreamConfig};
+use tidegate_core::EncodedSlashes;
+use tidegate_gateway::{ForwardPath, HostOrPathPattern, Priority, RouteConfig, UpstreamConfig};
 use tidegate_rules::did_you_mean;
 
 use super::{invalid_name, is_repeated};
@@ -28,6 +29,8 @@ pub(crate) struct RawRoute {
     method: Option<Spanned<RawMethods>>,
     upstream: Option<Spanned<String>>,
     priority: Option<Spanned<String>>,
+    encoded_slashes: Option<Spanned<String>>,
+    forward_path: Option<Spanned<String>>,
 }
 
 /// A method, or a list of them.
@@ -121,6 +124,16 @@ impl RawRoute {
             methods: self.method.map_or_else(Vec::new, |methods| parse_methods(methods, reader)),
             upstream,
             priority: reader.word("gateway.routes.priority", self.priority, Priority::NAMES),
+            encoded_slashes: reader.word(
+                "gateway.routes.encoded_slashes",
+                self.encoded_slashes,
+                EncodedSlashes::NAMES,
+            ),
+            forward_path: reader.word(
+                "gateway.routes.forward_path",
+                self.forward_path,
+                ForwardPath::NAMES,
+            ),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The JSON Schema of `gateway`.
 
 use serde_json::{Value, json};
-use tidegate_gateway::Priority;
+use tidegate_core::EncodedSlashes;
+use tidegate_gateway::{ForwardPath, Priority};
 use tidegate_rules::schema::Schema;
 
 use super::{file, time};
@@ -136,6 +137,25 @@ fn route() -> Schema {
             Schema::word("Near `max_in_flight` of the upstream, requests of lower priority are rejected first.", priorities)
                 .with_default("normal")
                 .example("high"),
+        )
+        .key(
+            "encoded_slashes",
+            Schema::word(
+                "Treatment of `%2F` and `%5C` in paths: `reject` with 400, or `keep` as a part of their segment.",
+                EncodedSlashes::NAMES.map(|(word, _)| word),
+            )
+            .with_default("reject")
+            .example("keep"),
+        )
+        .key(
+            "forward_path",
+            Schema::word(
+                "Form of the path that the upstream gets: `canonical`, or `original` for signed URLs. Rules and routes \
+                 see the canonical path.",
+                ForwardPath::NAMES.map(|(word, _)| word),
+            )
+            .with_default("canonical")
+            .example("original"),
         )
         .example(json!({"name": "checkout", "path": "/checkout/**", "upstream": "api"}))
 }
