@@ -25,6 +25,7 @@ use tidegate_service::service::rls::RlsReply;
 use tidegate_service::service::{OnInvalidCall, Service};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use self::authorize::DescriptionError;
 use crate::caller;
 
 /// Longest body of one check, in bytes.
@@ -202,7 +203,14 @@ impl HttpApi {
         let (head, body) = request.into_parts();
         drain_body(body).await;
         let format = authorize::DenialFormat::from_query(&head.uri);
-        let original = authorize::original_request(head);
+        let original = match authorize::original_request(head) {
+            Ok(head) => Ok(head),
+            Err(DescriptionError::NotCanonical(error)) => {
+                self.service.count_malformed(Protocol::Http, error.detail());
+                return format.not_canonical(error);
+            }
+            Err(DescriptionError::Headers(error)) => Err(error),
+        };
         let rules = self.service.active_rules();
         let described = match &original {
             Ok(head) => self

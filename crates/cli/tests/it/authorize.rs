@@ -164,6 +164,51 @@ fn missing_or_conflicting_proxy_headers_get_400() {
 }
 
 #[test]
+fn every_spelling_of_a_path_has_one_limit() {
+    let server = Server::with_rules(RULES);
+    let status = |target: &str, method: &str| {
+        let headers = [
+            ("Host", "SHOP.example.:443"),
+            ("X-Original-URI", target),
+            ("X-Original-Method", method),
+            ("X-API-Key", "k1"),
+        ];
+        send(&server, "GET /v1/authorize", &headers).status
+    };
+    assert_eq!((status("//v1/a", "POST"), status("/x/../v1/a", "POST")), (200, 200));
+    for target in ["/v1/a", "/%76%31/a", "/./v1//a", "/%2e/v1/a?b", "//v1/a"] {
+        assert_eq!(status(target, "POST"), 429, "{target}");
+    }
+}
+
+#[test]
+fn request_without_a_canonical_form_is_denied_counted_and_logged() {
+    let server = Server::with_rules(RULES);
+    let requests = [
+        ("/%2Fv1/a", "POST", "shop.example"),
+        ("/v1\\a", "POST", "shop.example"),
+        ("/v1/%zz", "POST", "shop.example"),
+        ("/v1/%00", "POST", "shop.example"),
+        ("/v1/a", "post", "shop.example"),
+        ("/v1/a", "POST", "shop.example:x"),
+    ];
+    for (line, status) in [("GET /v1/authorize", 429), ("GET /v1/authorize?deny=403", 403)] {
+        for (target, method, host) in requests {
+            let headers =
+                [("Host", host), ("X-Original-URI", target), ("X-Original-Method", method)];
+            let response = send(&server, line, &headers);
+            assert_eq!(response.status, status, "{response:?}");
+            assert_eq!(response.header("x-tidegate-status"), Some("400"));
+            assert_eq!(response.json()["status"], status);
+        }
+    }
+    let metrics = server.manage("GET", "/metrics", "").body;
+    let invalid = r#"tidegate_checks_total{listener="http",answer="invalid"} 12"#;
+    assert!(metrics.contains(invalid), "{metrics}");
+    server.note("malformed request rejected");
+}
+
+#[test]
 fn unreachable_store_is_503_or_403_with_deny_403() {
     let config = "
 listen: {http: 127.0.0.1:0}

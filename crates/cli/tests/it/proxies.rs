@@ -170,6 +170,24 @@ fn assert_oversized_headers_are_denied(kind: ProxyKind) {
     assert_ne!(response.map(|response| response.status), Some(200), "many lines");
 }
 
+fn assert_spellings_have_one_limit(kind: ProxyKind) {
+    let setup = ProxySetup::with_rules(kind, RULES_WITHOUT_REFILL, &[]);
+    let client = setup.client(2);
+    for _ in 0..2 {
+        assert_eq!(client.post("/login", "", &[]).status, 200);
+    }
+    let received = setup.app.count_received("POST ");
+    for path in ["/login", "//login", "/./login", "/x/../login", "/%2e/login", "/l%6fgin"] {
+        assert_eq!(client.post(path, "", &[]).status, 429, "{path}");
+    }
+    // Caddy and Traefik reject some of these, or forward the status of the check.
+    for path in ["/%2Flogin", "/x/..%2flogin", "/%zz/../login", "/\\login", "/%00/login"] {
+        let status = client.post(path, "", &[]).status;
+        assert!(matches!(status, 400 | 404 | 429), "{path}: {status}");
+    }
+    assert_eq!(setup.app.count_received("POST "), received);
+}
+
 fn assert_requests_pass_without_tidegate(kind: ProxyKind) {
     let mut setup = ProxySetup::start(kind, AuthorizeTimeout::Deployed, &[]);
     let (exhausted, _) = setup.exhausted_client(2);
@@ -238,6 +256,11 @@ macro_rules! proxy_tests {
             #[test]
             fn forged_headers_do_not_bypass_the_limit() {
                 run(super::assert_forged_headers_are_ignored);
+            }
+
+            #[test]
+            fn spellings_of_a_path_do_not_bypass_the_limit() {
+                run(super::assert_spellings_have_one_limit);
             }
 
             #[test]

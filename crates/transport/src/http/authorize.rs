@@ -8,9 +8,9 @@
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, Uri};
-use tidegate_core::{CallError, CallStatus};
-use tidegate_limiter::tower::request_target;
-use tidegate_net::http::response::Body;
+use tidegate_core::{CallError, CallStatus, CanonicalError, EncodedSlashes};
+use tidegate_limiter::tower::{canonicalize, request_target};
+use tidegate_net::http::response::{self, Body};
 
 /// Response header with the original status, for proxies that accept only 403 as a denial.
 const STATUS_HEADER: HeaderName = HeaderName::from_static("x-tidegate-status");
@@ -45,6 +45,17 @@ impl DenialFormat {
         response
     }
 
+    /// Returns the denial of a request that has no canonical form.
+    ///
+    /// The status is that of a denial, because NGINX turns 400 into 500. `X-Tidegate-Status` has 400.
+    pub(crate) fn not_canonical(self, error: CanonicalError) -> Response<Body> {
+        let (sent, _) = self.status(CallStatus::Denied);
+        let mut response = response::problem(sent, error.detail());
+        let original = HeaderValue::from(CallStatus::Invalid.http());
+        response.headers_mut().insert(STATUS_HEADER, original);
+        response
+    }
+
     /// Returns the status to send and the original one.
     fn status(self, status: CallStatus) -> (StatusCode, u16) {
         let original = status.http();
@@ -53,11 +64,27 @@ impl DenialFormat {
     }
 }
 
-/// Returns the head of the request that the proxy holds.
+/// The reason why the held request can't be decided.
+#[derive(Debug)]
+pub(crate) enum DescriptionError {
+    /// The headers with the request line are missing, incomplete or ambiguous: the proxy is configured wrongly.
+    Headers(CallError),
+    /// The request of the client has no canonical form.
+    NotCanonical(CanonicalError),
+}
+
+/// Returns the head of the request that the proxy holds, in its canonical form.
 ///
 /// # Errors
-/// The headers with the request line are missing, incomplete or ambiguous.
-pub(crate) fn original_request(mut head: Parts) -> Result<Parts, CallError> {
+/// See [`DescriptionError`].
+pub(crate) fn original_request(head: Parts) -> Result<Parts, DescriptionError> {
+    let mut head = described_request(head).map_err(DescriptionError::Headers)?;
+    canonicalize(&mut head, EncodedSlashes::Reject).map_err(DescriptionError::NotCanonical)?;
+    Ok(head)
+}
+
+/// Returns the head of the request as the proxy describes it.
+fn described_request(mut head: Parts) -> Result<Parts, CallError> {
     let has_original = has_any(&head.headers, &[ORIGINAL_URI, ORIGINAL_METHOD]);
     let has_forwarded = has_any(&head.headers, &[FORWARDED_URI, FORWARDED_METHOD]);
     let (uri, method) = match (has_original, has_forwarded) {
@@ -107,7 +134,7 @@ fn single_value<'h>(
 mod tests {
     use super::*;
 
-    fn read(headers: &[(&str, &str)]) -> Result<Parts, CallError> {
+    fn read(headers: &[(&str, &str)]) -> Result<Parts, DescriptionError> {
         let request = hyper::Request::get("/v1/authorize").header("host", "tidegate");
         let request = headers.iter().fold(request, |request, (name, value)| {
             request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap())
@@ -121,7 +148,8 @@ mod tests {
                 let host = head.headers[HOST].to_str().unwrap();
                 format!("{} {} {host}", head.method, head.uri)
             }
-            Err(error) => error.to_string(),
+            Err(DescriptionError::Headers(error)) => error.to_string(),
+            Err(DescriptionError::NotCanonical(error)) => error.label().to_owned(),
         }
     }
 
@@ -187,9 +215,38 @@ mod tests {
         assert_eq!(path("/a b|c?d=\"e\""), "/a%20b%7Cc?d=%22e%22");
         assert_eq!(path("http://other.example/v1?x=1"), "/v1?x=1");
         assert_eq!(path("/v1#part"), "/v1");
-        assert_eq!(path("//v1"), "//v1");
-        assert_eq!(path("*"), "*");
-        assert_eq!(path("/é"), "/é");
+        assert_eq!(path("//v1"), "/v1");
+        assert_eq!(path("/é"), "/%C3%A9");
+    }
+
+    #[test]
+    fn request_without_canonical_form_is_rejected_by_reason() {
+        let reason = |method, line, host| {
+            describe(&[
+                ("x-forwarded-uri", line),
+                ("x-forwarded-method", method),
+                ("x-forwarded-host", host),
+            ])
+        };
+        assert_eq!(reason("OPTIONS", "*", "a"), "OPTIONS * a");
+        assert_eq!(reason("GET", "*", "a"), "no_leading_slash");
+        assert_eq!(reason("GET", "/%2Flogin", "a"), "encoded_slash");
+        assert_eq!(reason("GET", "/a\\b", "a"), "backslash");
+        assert_eq!(reason("GET", "/a%zz", "a"), "invalid_escape");
+        assert_eq!(reason("post", "/login", "a"), "invalid_method");
+        assert_eq!(reason("GET", "/login", "shop.example:x"), "invalid_host");
+    }
+
+    #[test]
+    fn request_without_canonical_form_gets_the_status_of_a_denial() {
+        let status = |query: &str| {
+            let uri = format!("/v1/authorize{query}").parse().unwrap();
+            let response =
+                DenialFormat::from_query(&uri).not_canonical(CanonicalError::EncodedSlash);
+            (response.status().as_u16(), response.headers()[STATUS_HEADER].clone())
+        };
+        assert_eq!(status(""), (429, HeaderValue::from_static("400")));
+        assert_eq!(status("?deny=403"), (403, HeaderValue::from_static("400")));
     }
 
     #[test]
