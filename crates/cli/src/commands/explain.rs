@@ -8,8 +8,9 @@ use clap::Args;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 use tidegate_api::{Attributes, CheckRequest, DecisionBody, ProblemBody};
-use tidegate_core::{Request, Timestamp, unescape};
+use tidegate_core::{CanonicalError, EncodedSlashes, Request, Timestamp, unescape};
 use tidegate_limiter::Clock;
+use tidegate_limiter::tower::canonicalize;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{
     AppliedLimit, AttributeChain, CanonicalRule, LimitOrigin, Mode, Rule, RuleSet,
@@ -66,6 +67,16 @@ Examples:
 The attributes of a request: method, host, path, ip (127.0.0.1 unless set by -a), api_key (the
 X-API-Key header), query.NAME, header.NAME and cookie.NAME.";
 
+/// A request in its canonical form.
+struct ExplainedRequest {
+    /// The attributes. Those of `-a` come first and take precedence.
+    attributes: Vec<(String, String)>,
+    /// The canonical path, if the path of the arguments differs.
+    rewritten: Option<String>,
+    /// Set if only routes that keep encoded slashes accept the path.
+    has_encoded_slash: bool,
+}
+
 /// Address of the client, unless `-a ip=` sets another.
 const DEFAULT_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -76,7 +87,13 @@ impl ExplainCommand {
         }
         let source = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File);
         let rules = ParsedRules::parse(&NativeRules::read(&source)?, None)?.set;
-        let attributes = self.request_attributes()?;
+        let ExplainedRequest { attributes, rewritten, has_encoded_slash } =
+            self.explained_request()?;
+        if has_encoded_slash {
+            output.note(
+                "the path has %2F or %5C: only a gateway route with encoded_slashes: keep accepts it",
+            );
+        }
         let mut request = Request::new().cost(self.cost);
         for (name, value) in &attributes {
             if request.get(name).is_none() {
@@ -85,6 +102,9 @@ impl ExplainCommand {
             }
         }
         output.data(format_args!("{} {}", self.method, self.url));
+        if let Some(path) = rewritten {
+            output.data(format_args!("  canonical path: {path}"));
+        }
         let widest = request.attributes().map(|(name, _)| name.len()).max().unwrap_or_default();
         for (name, value) in request.attributes() {
             output.data(format_args!("  {name:widest$}  {value}"));
@@ -98,8 +118,8 @@ impl ExplainCommand {
         Ok(ExitStatus::Success)
     }
 
-    /// Returns the attributes of the request. Those of `-a` come first and take precedence.
-    fn request_attributes(&self) -> Result<Vec<(String, String)>, CommandError> {
+    /// Returns the request of the arguments in its canonical form, as listeners check it.
+    fn explained_request(&self) -> Result<ExplainedRequest, CommandError> {
         let mut attributes = super::parse_attributes(&self.attributes)?;
         let mut headers = HeaderMap::new();
         for text in &self.headers {
@@ -136,8 +156,20 @@ impl ExplainCommand {
         *request.method_mut() = method;
         *request.headers_mut() = headers;
         request.extensions_mut().insert(DEFAULT_PEER);
-        attributes.extend(tidegate_limiter::tower::attributes(&request.into_parts().0));
-        Ok(attributes)
+        let mut head = request.into_parts().0;
+        let mut canonical = canonicalize(&mut head, EncodedSlashes::Reject);
+        let has_encoded_slash = canonical == Err(CanonicalError::EncodedSlash);
+        if has_encoded_slash {
+            canonical = canonicalize(&mut head, EncodedSlashes::Keep);
+        }
+        let original = canonical.map_err(|error| {
+            CommandError::failed(format_args!(
+                "the request has no canonical form, so no listener accepts it: {error}"
+            ))
+        })?;
+        let rewritten = original.map(|_| head.uri.path().to_owned());
+        attributes.extend(tidegate_limiter::tower::attributes(&head));
+        Ok(ExplainedRequest { attributes, rewritten, has_encoded_slash })
     }
 
     /// Prints the explanation of one rule.

@@ -317,6 +317,29 @@ fn validate_distinguishes_invalid_from_unreadable_files() {
 }
 
 #[test]
+fn explain_prints_the_canonical_path_of_another_spelling() {
+    let folder = Folder::new();
+    let rules = "rules: [{name: login, match: {path: {like: /login, ignore: case}}, limit: 1/s}]";
+    let rules = folder.file("rules.yaml", rules);
+    let explain = |arguments: &[&str]| run(&[&["explain", "--rules", &rules], arguments].concat());
+    let (code, stdout, stderr) = explain(&["//x/..//LOGIN?a"]);
+    assert_eq!((code, &*stderr), (0, ""));
+    assert!(stdout.starts_with("GET //x/..//LOGIN?a\n  canonical path: /LOGIN\n"), "{stdout}");
+    assert!(stdout.contains("login applies"), "{stdout}");
+    let (_, stdout, _) = explain(&["/login"]);
+    assert!(!stdout.contains("canonical path"), "{stdout}");
+    let (_, stdout, stderr) = explain(&["/a%2fb"]);
+    assert!(stderr.contains("encoded_slashes: keep"), "{stderr}");
+    assert!(stdout.contains("  canonical path: /a%2Fb\n"), "{stdout}");
+    assert!(stdout.contains("wanted \"/login\" in any case"), "{stdout}");
+    for rejected in [&["/a%zz"][..], &["-X", "post", "/login"], &["http://shop.example:x/"]] {
+        let (code, _, stderr) = explain(rejected);
+        assert_eq!(code, 1, "{rejected:?}: {stderr}");
+        assert!(stderr.contains("no canonical form"), "{rejected:?}: {stderr}");
+    }
+}
+
+#[test]
 fn explain_shows_key_limit_and_reason_for_each_rule() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);

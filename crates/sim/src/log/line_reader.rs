@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Uri};
-use tidegate_core::Request;
 use tidegate_core::address::{DEFAULT_IPV6_PREFIX, client_network};
-use tidegate_limiter::tower::{Lookup, request_target};
+use tidegate_core::{EncodedSlashes, Request, check_method};
+use tidegate_limiter::tower::{Lookup, canonicalize_path, request_target};
 
 use crate::log::batch::RequestBatch;
 use crate::log::common::{self, CombinedHeaders};
@@ -155,11 +155,17 @@ impl LineReader {
             let text = fields.target.as_deref().ok_or_else(|| LineError::nothing(wanted))?;
             let uri: Option<Uri> = request_target(text.as_bytes());
             head.uri = uri.ok_or_else(|| LineError::new(text, wanted))?;
+            // Listeners reject other requests without a check. `OPTIONS *` has no path.
+            if head.uri.path() != "*" {
+                canonicalize_path(head, EncodedSlashes::Keep)
+                    .map_err(|_| LineError::new(text, "a path with a canonical form"))?;
+            }
         }
         if wants.method {
             let text = fields.method.as_deref().ok_or_else(|| LineError::nothing("a method"))?;
-            let method = Method::from_bytes(text.as_bytes());
-            head.method = method.map_err(|_| LineError::new(text, "a method"))?;
+            let method = Method::from_bytes(text.as_bytes()).ok();
+            let method = method.filter(|method| check_method(method.as_str()).is_ok());
+            head.method = method.ok_or_else(|| LineError::new(text, "a method in upper case"))?;
         }
         if wants.host || !headers.is_empty() {
             head.headers.clear();

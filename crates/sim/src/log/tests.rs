@@ -88,6 +88,21 @@ fn attributes_equal_those_of_the_listeners() {
 }
 
 #[test]
+fn paths_are_canonical_and_requests_without_canonical_form_are_bad_lines() {
+    let line = |request: &str| {
+        format!("192.0.2.7 - - [10/Oct/2026:13:55:36 +0000] \"{request} HTTP/1.1\" 200 5\n")
+    };
+    let good = ["POST //login", "POST /x/../login", "POST /%2e/login", "OPTIONS *"];
+    let bad = ["POST /%zz", "POST /a%00", "post /login"];
+    let log: String = good.iter().chain(&bad).map(|request| line(request)).collect();
+    let (found, summary) = read(&log);
+    let found: Vec<String> = found.into_iter().map(|(_, shown)| shown).collect();
+    let login = "ip=192.0.2.7 method=POST path=/login";
+    assert_eq!(found, [login, login, login, "ip=192.0.2.7 method=OPTIONS path=*"]);
+    assert_eq!(summary.bad, 3);
+}
+
+#[test]
 fn configured_field_paths_take_precedence() {
     let line = r#"{"when":"2026-10-10T13:55:36Z","tenant":"wrong","req":{"hdr":{"X-Tenant":"acme"},"ip":"192.0.2.7"},
         "path":"/","method":"GET","attributes":{"user":"nobody"}}"#;
