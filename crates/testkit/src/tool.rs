@@ -44,6 +44,10 @@ pub enum Tool {
     Ioredis,
     /// The Python package `websockets`, in the folder that this names, with a `python3` to run it.
     Websockets,
+    /// The Python packages `flask` and `django`, in the folder that this names, with a `python3` to run them.
+    PythonWeb,
+    /// The Node package `express`, in the folder that this names, with a `node` to run it.
+    Express,
     /// The Node package `axe-core`, in the folder that this names; a browser runs it.
     Axe,
     /// The `setpriv` command of util-linux, without which a server outlives a test runner that is killed.
@@ -84,6 +88,8 @@ impl Tool {
             Self::RedisPy => on_path("python3").and_then(|_| library("redis-py")),
             Self::Ioredis => on_path("node").and_then(|_| library("ioredis")),
             Self::Websockets => on_path("python3").and_then(|_| library("websockets")),
+            Self::PythonWeb => on_path("python3").and_then(|_| library("python-web")),
+            Self::Express => on_path("node").and_then(|_| library("express")),
             Self::Axe => library("axe"),
             Self::Setpriv => SETPRIV.clone(),
             Self::Envoy => on_path("envoy").or_else(|| fetched("envoy")),
@@ -124,6 +130,8 @@ impl fmt::Display for Tool {
             Self::RedisPy => "redis-py",
             Self::Ioredis => "ioredis",
             Self::Websockets => "websockets",
+            Self::PythonWeb => "Flask and Django",
+            Self::Express => "express",
             Self::Axe => "axe-core",
             Self::Setpriv => "setpriv",
             Self::Envoy => "envoy",

@@ -3,6 +3,7 @@
 mod abandoned;
 mod aborts;
 mod bodies;
+mod canonical_paths;
 mod client;
 mod drain;
 mod expect_continue;
