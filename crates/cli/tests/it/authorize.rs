@@ -202,10 +202,10 @@ fn request_without_a_canonical_form_is_denied_counted_and_logged() {
             assert_eq!(response.json()["status"], status);
         }
     }
-    let metrics = server.manage("GET", "/metrics", "").body;
+    let metrics = server.request_admin("GET", "/metrics", "").body;
     let invalid = r#"tidegate_checks_total{listener="http",answer="invalid"} 12"#;
     assert!(metrics.contains(invalid), "{metrics}");
-    server.note("malformed request rejected");
+    server.wait_for_log("invalid call");
 }
 
 #[test]

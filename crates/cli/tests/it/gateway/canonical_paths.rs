@@ -291,7 +291,7 @@ fn requests_without_a_canonical_form_get_400_and_are_counted() {
         assert_eq!(client.receive("GET").status, 400, "{host}");
     }
     assert!(upstream.received().is_empty());
-    let metrics = gateway.server.manage("GET", "/metrics", "").body;
+    let metrics = gateway.server.request_admin("GET", "/metrics", "").body;
     let invalid = r#"tidegate_checks_total{listener="gateway",answer="invalid"} 14"#;
     assert!(metrics.contains(invalid), "{metrics}");
 }
