@@ -55,3 +55,29 @@ pub fn rls(bytes: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn changed_seeds_of_the_rls_decoder_are_decoded_or_rejected(
+            seed in proptest::sample::select(vec![
+                &include_bytes!("../../../fuzz/seeds/rls/envoy")[..],
+                include_bytes!("../../../fuzz/seeds/rls/limit"),
+                include_bytes!("../../../fuzz/seeds/rls/not_utf8"),
+            ]),
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
+        ) {
+            let mut bytes = seed.to_vec();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            rls(&bytes);
+        }
+    }
+}
