@@ -92,7 +92,7 @@ impl RunningServer {
         send(self.address, method, target).is_some_and(|(_, body)| body == "login")
     }
 
-    /// Starts a gateway in front of the program, whose only client has used its 5 logins.
+    /// Starts a gateway in front of the program. Its only client has used up 5 logins.
     fn exhausted_gateway(&self, server: LoginServer) -> GatewayServer {
         let condition = server.condition();
         let rules = format!(
