@@ -499,7 +499,12 @@ mod tests {
             ("https://y", http2, &[], "/ y"),
             ("https://y/", http2, &[("host", "x")], "/ y"),
             ("/", http10, &[], "/ -"),
-            ("*", http11, &[("host", "x")], "* x"),
+            (
+                "*",
+                http11,
+                &[("host", "x")],
+                "400 path: found no leading slash, wanted a path like /v1/items",
+            ),
             ("/", http11, &[], "400 host: found none, wanted one"),
             (
                 "/",
@@ -646,13 +651,13 @@ mod tests {
             let mut head = head("/", Version::HTTP_11, &sent);
             let policy = ClientHeaderPolicy { trusted, sets_rate_limit };
             assert!(clean_request(&mut head, policy, |_| {}).has_underscores);
-            head.headers.keys().map(ToString::to_string).collect::<Vec<_>>()
+            let mut names: Vec<String> = head.headers.keys().map(ToString::to_string).collect();
+            names.sort();
+            names
         };
         assert_eq!(names(false, true), ["my_header"]);
-        assert_eq!(names(false, false), ["x-ratelimit-extra", "my_header"]);
-        let mut kept = names(true, true);
-        kept.sort();
-        assert_eq!(kept, ["my_header", "x-forwarded-port", "x-real-ip"]);
+        assert_eq!(names(false, false), ["my_header", "x-ratelimit-extra"]);
+        assert_eq!(names(true, true), ["my_header", "x-forwarded-port", "x-real-ip"]);
     }
 
     #[test]

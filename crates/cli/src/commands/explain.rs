@@ -163,7 +163,7 @@ impl ExplainCommand {
             canonical = canonicalize(&mut head, EncodedSlashes::Keep);
         }
         let original = canonical.map_err(|error| {
-            CommandError::failed(format_args!(
+            CommandError::negative(format_args!(
                 "the request has no canonical form, so no listener accepts it: {error}"
             ))
         })?;

@@ -210,7 +210,7 @@ fn validate_shows_each_invalid_line_with_a_suggestion() {
   |
 2 |   - name: login
   |     ^
-rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted is, in, present or absent (did you mean present?)
+rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted like, is, in, present or absent (did you mean present?)
   |
 3 |     match: {path: /login, api_key: {presnt: true}}
   |                                     ^^^^^^
@@ -275,7 +275,7 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
     assert_validate_errors(
         "tidegate.yaml",
         "lisen: {http: off}\n",
-        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, resp, identity, admin, tls, drain, gateway (did you mean listen?)
+        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, on_invalid_call, resp, identity, admin, tls, drain, gateway (did you mean listen?)
   |
 1 | lisen: …
   | ^^^^^

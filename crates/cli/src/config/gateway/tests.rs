@@ -240,8 +240,8 @@ fn invalid_routes_are_reported_with_their_line() {
         ),
         (
             route("upstreem: api"),
-            "4: there is no key \"upstreem\", wanted name, host, path, method, upstream, priority \
-             (did you mean upstream?)"
+            "4: there is no key \"upstreem\", wanted name, host, path, method, upstream, priority, \
+             encoded_slashes, forward_path (did you mean upstream?)"
                 .to_owned(),
         ),
     ] {
