@@ -172,8 +172,10 @@ mod tests {
     ];
 
     /// Changes of a `match`: the key, the old and the new value.
-    const CONDITIONS: [(&str, &str, &str); 5] = [
+    const CONDITIONS: [(&str, &str, &str); 7] = [
         ("", "{path: /a}", "{path: /b}"),
+        (".like", "{path: {like: /a*}}", "{path: {like: /b*}}"),
+        (".ignore", "{path: {is: /a}}", "{path: {is: /a, ignore: [case]}}"),
         (".is", "{path: {is: /a}}", "{path: {is: /b}}"),
         (".in", "{ip: {in: [10.0.0.0/8]}}", "{ip: {in: [10.0.0.0/9]}}"),
         (".present", "{user: {present: true}}", "{user: {present: false}}"),
