@@ -13,14 +13,19 @@ use tracing::{Instrument, Level, Span};
 /// The target of all spans. A subscriber enables them by it.
 pub const SPAN_TARGET: &str = "tidegate::trace";
 
-/// Runs a future inside the span of a call at this listener, if spans are enabled.
+/// Returns whether a subscriber enables the spans.
+#[inline]
+#[must_use]
+pub fn is_enabled() -> bool {
+    tracing::span_enabled!(target: SPAN_TARGET, Level::DEBUG)
+}
+
+/// Runs a future inside the span of a call at this listener.
+///
+/// Callers test [`is_enabled`] first and pass the future without this wrapper if spans are disabled: a wrapper would copy
+/// the future, which has several kilobytes.
 pub async fn in_call_span<F: Future>(listener: &'static str, future: F) -> F::Output {
-    if tracing::span_enabled!(target: SPAN_TARGET, Level::DEBUG) {
-        let span = tracing::debug_span!(target: SPAN_TARGET, "call", listener);
-        // Boxed, so that a call without spans does not reserve memory for the instrumented future.
-        return Box::pin(future).instrument(span).await;
-    }
-    future.await
+    future.instrument(tracing::debug_span!(target: SPAN_TARGET, "call", listener)).await
 }
 
 /// The span of one check. It costs a comparison while spans are disabled.

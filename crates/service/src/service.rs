@@ -3,6 +3,20 @@
 //! Every listener decodes its bytes into a [`Call`], passes it to the [`Service`], and encodes the [`Reply`] or
 //! [`CallError`]. The meaning of a call, its log line and its status are the same for all protocols.
 
+/// Awaits a call to the limiter, inside the span of the listener if spans are enabled. A macro, because a function would
+/// move the future.
+macro_rules! in_call_span {
+    ($protocol:expr, $call:expr) => {
+        match tidegate_limiter::trace::is_enabled() {
+            true => {
+                let call = Box::pin($call);
+                tidegate_limiter::trace::in_call_span($protocol.name(), call).await
+            }
+            false => $call.await,
+        }
+    };
+}
+
 mod acquire;
 mod admitted;
 pub mod internal_rules;
@@ -20,7 +34,6 @@ use parking_lot::Mutex;
 use tidegate_core::{
     CallError, CallStatus, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
 };
-use tidegate_limiter::trace::in_call_span;
 use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
 use tidegate_rules::RuleSet;
 
@@ -215,14 +228,14 @@ impl Service {
                 let resolved = self.resolve_rule(rules, protocol, name, call.client, call.request);
                 let (index, request) = resolved?;
                 let check = CheckRequest { request: &request, target: CheckTarget::Rule(index) };
-                let decision = in_call_span(protocol.name(), limiter.check(check)).await;
+                let decision = in_call_span!(protocol, limiter.check(check));
                 Ok(self.reply(rules, protocol, began, &request, decision))
             }
             None if call.client.is_some() => {
                 Err(self.count_rejected(protocol, client_without_rule()))
             }
             None => {
-                let decision = in_call_span(protocol.name(), limiter.check(&call.request)).await;
+                let decision = in_call_span!(protocol, limiter.check(&call.request));
                 Ok(self.reply(rules, protocol, began, &call.request, decision))
             }
         }
@@ -239,8 +252,7 @@ impl Service {
         max_wait: Span,
     ) -> (Reply, AdmittedRequest) {
         let began = self.clock.now();
-        let admit = rules.limiter.admit(request, max_wait);
-        let (decision, admission) = in_call_span(protocol.name(), admit).await;
+        let (decision, admission) = in_call_span!(protocol, rules.limiter.admit(request, max_wait));
         (self.reply(rules, protocol, began, request, decision), AdmittedRequest::new(admission))
     }
 
@@ -258,7 +270,7 @@ impl Service {
         let (began, request) = (self.clock.now(), self.throttle_request(protocol, key, cost)?);
         let rules = self.active_rules();
         let check = CheckRequest { request: &request, target: throttle::target(&rules, limit)? };
-        let decision = in_call_span(protocol.name(), rules.limiter.check(check)).await;
+        let decision = in_call_span!(protocol, rules.limiter.check(check));
         Ok(self.reply(&rules, protocol, began, &request, decision))
     }
 

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use tidegate_core::{CallError, CallStatus, Limit, Reply, Span};
-use tidegate_limiter::trace::in_call_span;
 use tidegate_limiter::{CheckRequest, CheckTarget, Receipt, Refund, Store, StoreError};
 
 use crate::call::{Call, Protocol};
@@ -104,8 +103,7 @@ impl Service {
             None => (call.request.within(), CheckTarget::AllMatching),
         };
         let check = CheckRequest { request: &request, target };
-        let check = rules.limiter.check_with_receipt(check);
-        let (decision, receipt) = in_call_span(protocol.name(), check).await;
+        let (decision, receipt) = in_call_span!(protocol, rules.limiter.check_with_receipt(check));
         let slots: Vec<Refund> = receipt.slots().cloned().collect();
         if slots.len() > SlotTokenCipher::MAX_SLOTS {
             rules.limiter.refund_detached(receipt);

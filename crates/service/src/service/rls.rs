@@ -14,7 +14,6 @@ mod status;
 use smallvec::SmallVec;
 use tidegate_core::{CallError, Decision, Header, RuleOutcomes};
 use tidegate_limiter::CheckRequest;
-use tidegate_limiter::trace::in_call_span;
 
 pub use self::call::{Descriptor, Hits, RlsCall};
 use self::descriptor_checks::DescriptorChecks;
@@ -92,7 +91,7 @@ impl Service {
             charging.flat_map(DescriptorChecks::checks).collect();
         let charged = match checks.as_slice() {
             [] => Vec::new(),
-            checks => in_call_span(protocol.name(), rules.limiter.check_all(checks)).await,
+            checks => in_call_span!(protocol, rules.limiter.check_all(checks)),
         };
         let over_limit = charged.iter().any(|decision| !decision.is_allowed());
         let mut charged = charged.into_iter();
