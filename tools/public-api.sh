@@ -2,10 +2,11 @@
 # Compares crates/tidegate/public-api.txt with the public interface of the crate; --write replaces it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:-target}
+# RUSTC_BOOTSTRAP below changes what build scripts find. In a shared folder, each run would build all dependencies again.
+target=${CARGO_TARGET_DIR:-target}/public-api
 for package in tidegate tidegate-core tidegate-limiter tidegate-redis tidegate-rules; do
   # The JSON output of rustdoc is unstable.
-  RUSTC_BOOTSTRAP=1 "${CARGO:-cargo}" rustdoc --locked --quiet -p "$package" --all-features --lib -- \
+  RUSTC_BOOTSTRAP=1 "${CARGO:-cargo}" rustdoc --locked --quiet --target-dir "$target" -p "$package" --all-features --lib -- \
     -Zunstable-options --output-format json
 done
 found=$(mktemp)

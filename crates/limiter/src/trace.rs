@@ -28,34 +28,45 @@ pub async fn in_call_span<F: Future>(listener: &'static str, future: F) -> F::Ou
     future.instrument(tracing::debug_span!(target: SPAN_TARGET, "call", listener)).await
 }
 
-/// The span of one check. It costs a comparison while spans are disabled.
-pub(crate) struct CheckSpan(Span);
+/// The span of one check; `None` while spans are disabled, so that a check then pays for a comparison only.
+pub(crate) struct CheckSpan(Option<Span>);
 
 impl CheckSpan {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self(tracing::debug_span!(target: SPAN_TARGET, "check", rule = Empty, allowed = Empty))
+        Self(is_enabled().then(Self::open))
+    }
+
+    #[cold]
+    fn open() -> Span {
+        tracing::debug_span!(target: SPAN_TARGET, "check", rule = Empty, allowed = Empty)
     }
 
     /// Returns the span of one call to the store. It ends when it is dropped.
     #[inline]
-    pub(crate) fn store_call(&self, charges: usize) -> Span {
-        if self.0.is_disabled() {
-            return Span::none();
-        }
-        tracing::debug_span!(target: SPAN_TARGET, parent: &self.0, "store", charges)
+    pub(crate) fn store_call(&self, charges: usize) -> Option<Span> {
+        self.0.as_ref().map(|check| Self::open_store_call(check, charges))
+    }
+
+    #[cold]
+    fn open_store_call(check: &Span, charges: usize) -> Span {
+        tracing::debug_span!(target: SPAN_TARGET, parent: check, "store", charges)
     }
 
     /// Records the strictest rule, and whether the request is allowed. The client is left out: its identity may be a
     /// secret.
     #[inline]
     pub(crate) fn record(&self, decision: &Decision) {
-        if self.0.is_disabled() {
-            return;
+        if let Some(check) = &self.0 {
+            Self::record_decision(check, decision);
         }
+    }
+
+    #[cold]
+    fn record_decision(check: &Span, decision: &Decision) {
         if let Some(outcome) = decision.strictest_rule() {
-            self.0.record("rule", &*outcome.rule);
+            check.record("rule", &*outcome.rule);
         }
-        self.0.record("allowed", decision.is_allowed());
+        check.record("allowed", decision.is_allowed());
     }
 }

@@ -37,10 +37,11 @@ local function amend(meter, terms, key, sections, section_index, mixed, refund_t
 end
 
 -- Writes slots in flight beside the states of other limits. The key is read again, since other refunds of this
--- call may have changed those states.
+-- call may have changed those states. With the most limits that are stored, the slots replace the state of the
+-- limit that was not used for longest: a slot that is reported as held must be counted.
 local function put_beside(key, state)
-  local sections = split(redis.call('GET', key) or '')
-  local section_index = find_section(sections, state.shared) or #sections + 1
+  local sections = split_live(redis.call('GET', key) or '')
+  local section_index = find_section(sections, state.shared) or math.min(#sections + 1, MAX_LIMITS)
   sections[section_index] = state[6] .. meter_of(6).write_all(nil, state)
   local written, ends = {}, {}
   add_sections(written, ends, sections)

@@ -136,7 +136,9 @@ impl ReferenceModel {
         let has_room = self.is_shared || states.iter().next().is_none();
         if has_room && states.find(&slots.limit).is_none() {
             let fresh = (Limit::clone(&slots.limit), slots.limit.fresh());
-            *states = states.iter().cloned().chain([fresh]).collect();
+            // With the most limits that are stored, it replaces the one that was not used for longest.
+            let others = states.iter().take(ClientStates::MAX_LIMITS - 1).cloned();
+            *states = others.chain([fresh]).collect();
         }
     }
 

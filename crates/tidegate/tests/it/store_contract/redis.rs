@@ -11,7 +11,7 @@ use tidegate_testkit::{Flavour, Redis};
 use tokio::runtime::Runtime;
 
 use super::{
-    Testbed, calls, cases, charges_of_one_key_add_up, denied_request_consumes_nothing,
+    StoreCall, Testbed, calls, cases, charges_of_one_key_add_up, denied_request_consumes_nothing,
     matches_reference_model, peek_of_any_cost_spends_nothing,
 };
 
@@ -123,4 +123,16 @@ fn redis_store_on_valkey_fulfils_the_contract() {
     }
     let server = Redis::builder().flavour(Flavour::Valkey).start();
     expect_contract(&RedisTestbed::new(vec![server]), cases() / 6);
+}
+
+/// Regression: the renewal was confirmed, and the slot was dropped as the state of a fifth limit.
+#[test]
+fn slot_that_is_renewed_beside_the_states_of_four_limits_is_counted() {
+    let charge = |limit, cost| StoreCall::Charge(vec![(0, limit, cost, false)]);
+    let (slot, others) = (9, [0, 5, 1, 2]);
+    let mut calls = vec![charge(slot, 1)];
+    calls.extend(others.map(|limit| charge(limit, 1)));
+    calls.extend([StoreCall::Renew(0), charge(slot, 0)]);
+    let testbed = RedisTestbed::new(vec![Redis::start()]);
+    matches_reference_model(&testbed, &calls, false).unwrap();
 }
