@@ -1,16 +1,18 @@
 //! Request and response bodies, passed through frame by frame.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use crate::pace::{ClientPace, PaceLimit, ResponseProgress};
 use crate::pool::PooledConn;
 use crate::reserved_headers::clean_trailers;
 
@@ -26,14 +28,46 @@ pub(crate) struct RequestBody {
     buffered: Option<Box<VecDeque<Frame<Bytes>>>>,
     /// `None` for a request without a body.
     progress: Option<Arc<UploadProgress>>,
+    /// `None` until the gateway first waits for the client.
+    pace: Option<Box<ClientPace>>,
+}
+
+/// The reason why a request body failed.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    /// The client closed before the end of the body, or framed it wrongly.
+    Invalid(hyper::Error),
+    /// The client sent it too slowly.
+    TooSlow,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(error) => error.fmt(f),
+            Self::TooSlow => f.write_str("the body was sent too slowly"),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Invalid(error) => error.source(),
+            Self::TooSlow => None,
+        }
+    }
 }
 
 /// The progress of a request body. The task that waits for the response reads it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct UploadProgress {
+    pace_limit: Arc<PaceLimit>,
     frames: AtomicU64,
-    ended: AtomicBool,
+    awaits_client: AtomicBool,
+    open_ended: AtomicBool,
     failed: AtomicBool,
+    slow: AtomicBool,
 }
 
 impl UploadProgress {
@@ -42,28 +76,47 @@ impl UploadProgress {
         self.frames.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the whole body was passed on.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
+    /// Returns whether the upstream connection waits for the client.
+    pub(crate) fn awaits_client(&self) -> bool {
+        self.awaits_client.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the client closed before the end of the body, or framed it wrongly.
+    /// Ends the checks of the pace: the upstream has accepted a stream of messages, which may pause.
+    pub(crate) fn set_open_ended(&self) {
+        self.open_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the body ended early, was framed wrongly or was too slow.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the body failed because it was too slow.
+    pub(crate) fn was_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
     }
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming) -> Self {
-        match body.is_end_stream() {
-            true => Self::empty(),
-            false => Self { body: Some(body), buffered: None, progress: Some(Arc::default()) },
+    /// Wraps the body of a client, which has to keep the minimum pace.
+    pub(crate) fn new(body: Incoming, pace_limit: &Arc<PaceLimit>) -> Self {
+        if body.is_end_stream() {
+            return Self::empty();
         }
+        let progress = UploadProgress {
+            pace_limit: Arc::clone(pace_limit),
+            frames: AtomicU64::new(0),
+            awaits_client: AtomicBool::new(false),
+            open_ended: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
+        };
+        Self { body: Some(body), buffered: None, progress: Some(Arc::new(progress)), pace: None }
     }
 
     /// Returns the body of a request that has none.
     pub(crate) const fn empty() -> Self {
-        Self { body: None, buffered: None, progress: None }
+        Self { body: None, buffered: None, progress: None, pace: None }
     }
 
     /// Returns the progress of the upload; `None` for a request without a body.
@@ -94,40 +147,67 @@ impl RequestBody {
         self.buffered.as_ref().is_none_or(|buffered| buffered.is_empty())
     }
 
-    fn record_progress(&self, frame: &Poll<Option<Result<Frame<Bytes>, hyper::Error>>>) {
+    /// Records a frame or the end of the body.
+    fn record_progress(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
         let Some(progress) = &self.progress else { return };
         match frame {
-            Poll::Ready(Some(Ok(_))) => {
-                progress.frames.fetch_add(1, Ordering::Relaxed);
-                if self.is_end_stream() {
-                    progress.ended.store(true, Ordering::Relaxed);
-                }
-            }
-            Poll::Ready(Some(Err(_))) => progress.failed.store(true, Ordering::Relaxed),
-            Poll::Ready(None) => progress.ended.store(true, Ordering::Relaxed),
-            Poll::Pending => {}
+            Some(Ok(_)) => drop(progress.frames.fetch_add(1, Ordering::Relaxed)),
+            Some(Err(_)) => progress.failed.store(true, Ordering::Relaxed),
+            None => {}
+        }
+        // Without a wait for the client there is nothing else to record.
+        if let Some(pace) = &mut self.pace {
+            progress.awaits_client.store(false, Ordering::Relaxed);
+            let data = frame.and_then(|frame| frame.as_ref().ok()?.data_ref());
+            pace.on_transfer(data.map_or(0, Bytes::len));
+        }
+    }
+
+    /// Waits for the client. Ready with an error if its body is too slow.
+    fn poll_slow(&mut self, context: &mut Context<'_>) -> Poll<BodyError> {
+        let Some(progress) = &self.progress else { return Poll::Pending };
+        progress.awaits_client.store(true, Ordering::Relaxed);
+        let pace = self.pace.get_or_insert_with(|| {
+            Box::new(ClientPace::new(Arc::clone(&progress.pace_limit), "request"))
+        });
+        if progress.open_ended.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        pace.poll_slow(context).map(|()| {
+            progress.slow.store(true, Ordering::Relaxed);
+            BodyError::TooSlow
+        })
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(progress) = &self.progress {
+            progress.awaits_client.store(false, Ordering::Relaxed);
         }
     }
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let buffered = self.buffered.as_mut().and_then(|buffered| buffered.pop_front());
-        let frame = match buffered {
-            Some(frame) => Poll::Ready(Some(Ok(frame))),
-            None => match &mut self.body {
-                Some(body) => Pin::new(body).poll_frame(context),
-                None => Poll::Ready(None),
-            },
+        let frame = match (buffered, &mut self.body) {
+            (Some(frame), _) => Poll::Ready(Some(Ok(frame))),
+            (None, Some(body)) => Pin::new(body).poll_frame(context),
+            (None, None) => Poll::Ready(None),
         };
-        self.record_progress(&frame);
-        frame.map(|frame| frame.map(|frame| frame.map(clean_frame)))
+        let frame = match frame {
+            Poll::Ready(frame) => frame.map(|frame| frame.map_err(BodyError::Invalid)),
+            Poll::Pending => Some(Err(ready!(self.poll_slow(context)))),
+        };
+        self.record_progress(frame.as_ref());
+        Poll::Ready(frame.map(|frame| frame.map(clean_frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -169,26 +249,37 @@ fn clean_frame(frame: Frame<Bytes>) -> Frame<Bytes> {
 /// closed, or the connection was aborted.
 pub(crate) enum ResponseBody<G> {
     Local(Full<Bytes>),
-    Upstream { body: Incoming, pooled: Option<PooledConn>, guards: Option<G> },
+    Upstream {
+        body: Incoming,
+        pooled: Option<PooledConn>,
+        guards: Option<G>,
+        progress: Arc<ResponseProgress>,
+    },
 }
 
 impl<G> ResponseBody<G> {
     /// Wraps the body of an upstream. Its HTTP/1 connection `pooled` returns to the pool after the last frame.
-    pub(crate) fn from_upstream(body: Incoming, pooled: Option<PooledConn>, guards: G) -> Self {
-        let mut response = Self::Upstream { body, pooled, guards: Some(guards) };
+    pub(crate) fn from_upstream(
+        body: Incoming,
+        pooled: Option<PooledConn>,
+        guards: G,
+        progress: Arc<ResponseProgress>,
+    ) -> Self {
+        let mut response = Self::Upstream { body, pooled, guards: Some(guards), progress };
         response.release_at_end();
         response
     }
 
     /// Releases the connection and the guards if the last frame was read: hyper does not poll again then.
     fn release_at_end(&mut self) {
-        if let Self::Upstream { body, pooled, guards } = self
+        if let Self::Upstream { body, pooled, guards, progress } = self
             && body.is_end_stream()
         {
             if let Some(pooled) = pooled.take() {
                 pooled.release();
             }
             *guards = None;
+            progress.on_read();
         }
     }
 }
@@ -206,7 +297,8 @@ impl<G: Unpin> Body for ResponseBody<G> {
                 let frame = Pin::new(body).poll_frame(context);
                 frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
             }
-            Self::Upstream { body, pooled, guards } => {
+            Self::Upstream { body, pooled, guards, progress } => {
+                progress.on_read();
                 let frame = Pin::new(body).poll_frame(context);
                 match &frame {
                     Poll::Ready(None) => {
@@ -216,7 +308,10 @@ impl<G: Unpin> Body for ResponseBody<G> {
                         *guards = None;
                     }
                     Poll::Ready(Some(Err(_))) => (*pooled, *guards) = (None, None),
-                    Poll::Ready(Some(Ok(_))) => self.release_at_end(),
+                    Poll::Ready(Some(Ok(frame))) => {
+                        progress.on_frame(frame.data_ref().map_or(0, Bytes::len));
+                        self.release_at_end();
+                    }
                     Poll::Pending => {}
                 }
                 frame

@@ -143,6 +143,8 @@ pub struct ProxyTimeouts {
     pub connect: Span,
     /// Time from the request to the head of the response. Body frames of the request restart it.
     pub response: Span,
+    /// Time in which a client has to send or take 16 KiB of a body, or the rest of it.
+    pub body: Span,
     /// Time without a byte in either direction, while a body is transferred or after an upgrade.
     pub idle: Span,
 }
@@ -152,6 +154,7 @@ impl Default for ProxyTimeouts {
         Self {
             connect: Span::from_secs(5),
             response: Span::from_secs(60),
+            body: Span::from_secs(60),
             idle: Span::from_secs(60),
         }
     }

@@ -10,6 +10,7 @@ use hyper::{Request, Response};
 use smallvec::SmallVec;
 use tidegate_core::Span;
 use tidegate_limiter::Clock;
+use tidegate_limiter::tower::grpc;
 
 use crate::body::{RequestBody, UploadProgress};
 use crate::config::ProxyTimeouts;
@@ -61,7 +62,7 @@ pub(crate) enum UpstreamError {
     ResponseTimeout,
     /// The client's body ended early or is framed wrongly.
     BadBody,
-    /// The client stopped sending its body.
+    /// The client sent its body too slowly.
     SlowBody,
 }
 
@@ -72,7 +73,10 @@ enum Attempt {
     NotSent(Request<RequestBody>),
     /// The connection closed before a response. The server may have processed the request.
     ConnectionLost,
-    Failed(UpstreamError),
+    /// The body of the client failed, and with it the attempt. The server may process what it has received.
+    BodyFailed(UpstreamError),
+    /// The server did not respond in time.
+    TimedOut,
 }
 
 impl RequestForwarder {
@@ -135,6 +139,11 @@ impl RequestForwarder {
             match attempt {
                 Attempt::Responded(response) => {
                     server.on_response();
+                    if let Some(upload) = &upload
+                        && grpc::content_type(response.headers()).is_some()
+                    {
+                        upload.set_open_ended();
+                    }
                     let (pooled, slot) = match conn {
                         UpstreamConn::Http1 { sender, .. } => {
                             (Some(self.pool.pooled(server, sender)), None)
@@ -152,13 +161,11 @@ impl RequestForwarder {
                     last_error = UpstreamError::ConnectionClosed;
                     request = unsent;
                 }
-                Attempt::ConnectionLost
-                    if upload.as_ref().is_some_and(|upload| upload.has_failed()) =>
-                {
+                Attempt::BodyFailed(error) => {
                     let clock = self.clock.clone();
                     parties.client.count_abandoned();
                     exchange::hold_until_server_ended(conn, places, clock, self.timeouts.response);
-                    return Err(UpstreamError::BadBody);
+                    return Err(error);
                 }
                 Attempt::ConnectionLost => match head_copy {
                     Some(head) => {
@@ -172,11 +179,9 @@ impl RequestForwarder {
                         return Err(UpstreamError::ConnectionClosed);
                     }
                 },
-                Attempt::Failed(error) => {
-                    if error == UpstreamError::ResponseTimeout {
-                        server.on_failure(self.clock.now(), "no response in time");
-                    }
-                    return Err(error);
+                Attempt::TimedOut => {
+                    server.on_failure(self.clock.now(), "no response in time");
+                    return Err(UpstreamError::ResponseTimeout);
                 }
             }
         }
@@ -197,7 +202,10 @@ impl RequestForwarder {
             Attempt::Responded(response) => {
                 response.status().is_success() || response.status().is_redirection()
             }
-            Attempt::NotSent(_) | Attempt::ConnectionLost | Attempt::Failed(_) => false,
+            Attempt::NotSent(_)
+            | Attempt::ConnectionLost
+            | Attempt::BodyFailed(_)
+            | Attempt::TimedOut => false,
         }
     }
 
@@ -227,7 +235,8 @@ impl RequestForwarder {
     }
 }
 
-/// Sends a request and waits for the response. Each body frame restarts the timeout.
+/// Sends a request and waits for the response. Each body frame restarts the timeout, and a wait for the client suspends
+/// it: its body has a timeout of its own.
 async fn attempt(
     conn: &mut UpstreamConn,
     request: Request<RequestBody>,
@@ -248,21 +257,23 @@ async fn attempt(
             sent = &mut sending => sent,
             () = clock.sleep(timeout) => {
                 let frames = upload.map_or(0, UploadProgress::frames);
-                if frames != frames_before {
+                if frames != frames_before || upload.is_some_and(UploadProgress::awaits_client) {
                     frames_before = frames;
                     continue;
                 }
-                let is_uploading = upload.is_some_and(|upload| !upload.has_ended());
-                return Attempt::Failed(match is_uploading {
-                    true => UpstreamError::SlowBody,
-                    false => UpstreamError::ResponseTimeout,
-                });
+                return Attempt::TimedOut;
             }
         };
         return match sent {
             Ok(response) => Attempt::Responded(response),
             Err(mut error) => match error.take_message() {
                 Some(request) => Attempt::NotSent(request),
+                None if upload.is_some_and(UploadProgress::was_slow) => {
+                    Attempt::BodyFailed(UpstreamError::SlowBody)
+                }
+                None if upload.is_some_and(UploadProgress::has_failed) => {
+                    Attempt::BodyFailed(UpstreamError::BadBody)
+                }
                 None => {
                     tracing::debug!(
                         error = %error.error(),

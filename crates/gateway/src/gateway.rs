@@ -21,6 +21,7 @@ use crate::client_stream::ClientStream;
 use crate::forward::RequestForwarder;
 use crate::head::{ClientHeaderPolicy, ForwardedClient};
 use crate::http2_streams::{Http2Streams, RunningStreams};
+use crate::pace::{PaceLimit, PacedResponses, ResponseProgress};
 use crate::pool::{self, ConnectionPool};
 use crate::proxied_requests::ProxiedRequests;
 use crate::proxy::{ConnectionContext, RequestProxy};
@@ -62,6 +63,8 @@ impl Gateway {
     ) -> Self {
         let config = &upstreams.config;
         let pool = Arc::new(ConnectionPool::new(upstreams.server_count()));
+        let counts = Arc::clone(&connections);
+        let pace_limit = PaceLimit::new(clock.clone(), config.timeouts.body, counts);
         let proxy = RequestProxy {
             service,
             identity,
@@ -69,6 +72,7 @@ impl Gateway {
             forwarder: RequestForwarder { pool, clock, timeouts: config.timeouts },
             max_wait: config.max_wait,
             upstream_headers: config.upstream_headers,
+            pace_limit: Arc::new(pace_limit),
         };
         Self { proxy: Arc::new(proxy), connections }
     }
@@ -85,13 +89,18 @@ impl Gateway {
     /// Serves an HTTP/1 connection. When the client disconnects, its request in flight is abandoned. There is at most one
     /// such request, because the connection has ended.
     async fn serve_http1(&self, stream: ClientStream, context: &ConnectionContext) {
-        let service = service_fn(|request| async move {
-            Ok::<_, Infallible>(self.proxy.handle(request, context).await)
+        let progress = Arc::new(ResponseProgress::default());
+        let service = service_fn(|request| {
+            let progress = Arc::clone(&progress);
+            async move { Ok::<_, Infallible>(self.proxy.handle(request, context, progress).await) }
         });
         let mut http = http1::Builder::new();
         http.max_header_size(MAX_HEAD_BYTES).max_buf_size(MAX_BUFFER_BYTES).half_close(false);
         let mut connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
-        if let Err(error) = (&mut connection).await {
+        let pace_limit = Arc::clone(&self.proxy.pace_limit);
+        let ended = PacedResponses::new(&mut connection, Arc::clone(&progress), pace_limit).await;
+        let Some(ended) = ended else { return };
+        if let Err(error) = ended {
             tracing::debug!(%error, "client connection failed");
             if let Some(parts) = connection.into_parts() {
                 // hyper may have written an error response; the lingering close lets the client read it.
@@ -111,11 +120,13 @@ impl Gateway {
     async fn serve_http2(&self, stream: ClientStream, context: ConnectionContext) {
         let requests = Arc::clone(&context.requests);
         let (proxy, context) = (Arc::clone(&self.proxy), Arc::new(context));
+        let streams = Http2Streams::new(Arc::clone(&proxy.pace_limit));
+        let new_streams = streams.clone();
         let service = service_fn(move |request| {
             let (proxy, context) = (Arc::clone(&proxy), Arc::clone(&context));
-            async move { Ok::<_, Infallible>(proxy.handle(request, &context).await) }
+            let progress = new_streams.open();
+            async move { Ok::<_, Infallible>(proxy.handle(request, &context, progress).await) }
         });
-        let streams = Http2Streams::default();
         let mut http = http2::Builder::new(streams.clone());
         http.timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)

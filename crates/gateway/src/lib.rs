@@ -15,6 +15,7 @@ mod head;
 mod health_check;
 mod http2_streams;
 mod local_response;
+mod pace;
 mod pool;
 mod proxied_requests;
 mod proxy;

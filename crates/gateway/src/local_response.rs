@@ -92,7 +92,7 @@ pub(crate) fn upstream_error(error: UpstreamError) -> Response<Full<Bytes>> {
             (StatusCode::BAD_REQUEST, "the request body ended early or is malformed")
         }
         UpstreamError::SlowBody => {
-            (StatusCode::REQUEST_TIMEOUT, "the request body was not sent in time")
+            (StatusCode::REQUEST_TIMEOUT, "the request body was sent too slowly")
         }
     };
     response::problem(status, detail)

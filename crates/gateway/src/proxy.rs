@@ -27,6 +27,7 @@ use crate::exchange::{ExchangeParties, InFlightPlaces};
 use crate::forward::{RequestForwarder, UpstreamError, UpstreamInFlight, UpstreamResponse};
 use crate::head::{self, CleanedRequest, ClientHeaderPolicy, ForwardedClient, HeadError};
 use crate::local_response::{self, ResponseFormat};
+use crate::pace::{PaceLimit, ResponseProgress};
 use crate::proxied_requests::{ProxiedRequest, ProxiedRequests};
 use crate::route::{Route, RouteTable};
 use crate::tunnel::UpgradeTunnel;
@@ -50,6 +51,7 @@ pub(crate) struct RequestProxy {
     pub(crate) max_wait: Span,
     /// Adds the rate-limit headers of the decision to the request that the upstream gets.
     pub(crate) upstream_headers: bool,
+    pub(crate) pace_limit: Arc<PaceLimit>,
 }
 
 /// State that the requests of one client connection share.
@@ -77,17 +79,18 @@ pub(crate) struct RequestGuards {
 type CheckResult = Result<(Reply, AdmittedRequest), Response<Full<Bytes>>>;
 
 impl RequestProxy {
-    /// Returns the response to one request.
+    /// Returns the response to one request. `progress` gets the progress of its body.
     pub(crate) async fn handle(
         &self,
         request: Request<Incoming>,
         context: &ConnectionContext,
+        progress: Arc<ResponseProgress>,
     ) -> Response<ResponseBody<RequestGuards>> {
         let tracked = context.requests.begin();
         let (head, body) = request.into_parts();
         let format = ResponseFormat::of(&head);
-        let body = RequestBody::new(body);
-        let mut response = match self.proxy(head, body, context, tracked, &format).await {
+        let body = RequestBody::new(body, &self.pace_limit);
+        let mut response = match self.proxy(head, body, context, tracked, progress, &format).await {
             Ok(response) => response,
             Err(local) => format.convert(local).map(ResponseBody::Local),
         };
@@ -108,6 +111,7 @@ impl RequestProxy {
         mut body: RequestBody,
         context: &ConnectionContext,
         mut tracked: ProxiedRequest,
+        progress: Arc<ResponseProgress>,
         format: &ResponseFormat,
     ) -> Result<Response<ResponseBody<RequestGuards>>, Response<Full<Bytes>>> {
         let invalid_head = |error: HeadError| {
@@ -171,7 +175,7 @@ impl RequestProxy {
             *context.tunnel.lock() = Some(UpgradeTunnel { client, server, guards });
             return Ok(response.map(|_| ResponseBody::Local(Full::default())));
         }
-        Ok(response.map(|body| ResponseBody::from_upstream(body, pooled, guards)))
+        Ok(response.map(|body| ResponseBody::from_upstream(body, pooled, guards, progress)))
     }
 
     /// Waits until an admitted request may be sent. The body is buffered meanwhile, so that hyper notices a client

@@ -43,6 +43,7 @@ pub(crate) struct RawGateway {
 struct RawTimeouts {
     connect: Option<Spanned<String>>,
     response: Option<Spanned<String>>,
+    body: Option<Spanned<String>>,
     idle: Option<Spanned<String>>,
 }
 
@@ -95,6 +96,7 @@ impl RawTimeouts {
         ProxyTimeouts {
             connect: span("connect", self.connect, defaults.connect),
             response: span("response", self.response, defaults.response),
+            body: span("body", self.body, defaults.body),
             idle: span("idle", self.idle, defaults.idle),
         }
     }

@@ -17,6 +17,7 @@ mod large_bodies;
 mod limits;
 mod malformed_responses;
 mod shaping;
+mod slow_bodies;
 mod slow_clients;
 mod smuggling;
 mod smuggling_http2;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Counters of a listener: connections that are open, that were accepted, that were closed because they abandoned
-/// requests, and that may be open at once.
+/// requests, and that may be open at once; and bodies that were too slow.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     open: AtomicU64,
     accepted: AtomicU64,
     abandoning: AtomicU64,
+    slow_bodies: AtomicU64,
     max: AtomicUsize,
 }
 
@@ -48,6 +49,16 @@ impl ConnectionCounts {
     /// Returns the number of connections that were closed because they abandoned too many requests.
     pub fn abandoning(&self) -> u64 {
         self.abandoning.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that was ended because its client sent or took a body too slowly.
+    pub fn count_slow_body(&self) {
+        self.slow_bodies.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests that were ended because of a slow body.
+    pub fn slow_bodies(&self) -> u64 {
+        self.slow_bodies.load(Ordering::Relaxed)
     }
 
     /// Returns the limit of open connections.

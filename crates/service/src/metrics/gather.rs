@@ -141,6 +141,9 @@ fn listeners(counters: &ServerCounters, exposition: &mut Exposition) {
     let abandoning =
         listeners.iter().map(|(name, listener)| (label("listener", name), listener.abandoning()));
     exposition.add_family(names::CONNECTIONS_ABANDONING, abandoning);
+    let slow =
+        listeners.iter().map(|(name, listener)| (label("listener", name), listener.slow_bodies()));
+    exposition.add_family(names::SLOW_BODIES, slow);
 }
 
 fn upstreams(counters: &ServerCounters, exposition: &mut Exposition) {

@@ -55,6 +55,7 @@ metrics! {
     CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by listener.";
     CONNECTIONS_LIMIT: Gauge "tidegate_connections_limit", "Most open connections by listener; further ones wait to be accepted.";
     CONNECTIONS_ABANDONING: Counter "tidegate_connections_abandoning", "Connections that a listener closed because they abandoned too many requests.";
+    SLOW_BODIES: Counter "tidegate_slow_bodies", "Requests that a listener ended because the client sent or took a body too slowly.";
 
     UPSTREAM_REQUESTS: Counter "tidegate_upstream_requests", "Requests that the gateway admitted, by their result at the upstream.";
     UPSTREAM_IN_FLIGHT: Gauge "tidegate_upstream_in_flight", "Requests in flight from this node to an upstream.";

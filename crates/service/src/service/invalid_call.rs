@@ -20,23 +20,27 @@ pub enum OnInvalidCall {
     Error,
 }
 
-/// Shortest time between two log lines about invalid calls.
+/// Shortest time between two log lines about the same fault of clients.
 const LOG_INTERVAL: Span = Span::from_secs(10);
+
+/// Limits log lines about one fault of clients, to one line in 10 seconds.
+#[derive(Debug, Default)]
+pub struct LogInterval {
+    /// Time from which the next line may be logged, in microseconds.
+    next_micros: AtomicU64,
+    /// Faults since the last line.
+    suppressed: AtomicU64,
+}
 
 /// Logs invalid calls, at most one line in [`LOG_INTERVAL`].
 #[derive(Debug, Default)]
-pub(crate) struct InvalidCallLog {
-    /// Time from which the next line may be logged, in microseconds.
-    next_micros: AtomicU64,
-    /// Invalid calls since the last line.
-    suppressed: AtomicU64,
-}
+pub(crate) struct InvalidCallLog(LogInterval);
 
 impl InvalidCallLog {
     /// Logs the error of an invalid call. Values of the caller are left out, because they may be secrets.
     pub(crate) fn log(&self, now: Timestamp, protocol: Protocol, error: &CallError) {
         let Some(reason) = error.reason else { return };
-        let Some(suppressed) = self.permit(now) else { return };
+        let Some(suppressed) = self.0.permit(now) else { return };
         tracing::warn!(
             listener = protocol.name(),
             reason = reason.label(),
@@ -46,9 +50,11 @@ impl InvalidCallLog {
             "invalid call"
         );
     }
+}
 
-    /// Returns the number of calls without a line since the last one, or `None` if it is too early for another line.
-    fn permit(&self, now: Timestamp) -> Option<u64> {
+impl LogInterval {
+    /// Returns the number of faults without a line since the last one, or `None` if it is too early for another line.
+    pub fn permit(&self, now: Timestamp) -> Option<u64> {
         let next = self.next_micros.load(Ordering::Relaxed);
         let after = (now + LOG_INTERVAL).as_micros();
         // Only the thread that moves the time forward logs.
@@ -70,8 +76,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_per_interval_reports_the_suppressed_calls() {
-        let (log, start) = (InvalidCallLog::default(), Timestamp::from_secs(1_700_000_000));
+    fn one_line_per_interval_reports_the_suppressed_faults() {
+        let (log, start) = (LogInterval::default(), Timestamp::from_secs(1_700_000_000));
         assert_eq!(log.permit(start), Some(0));
         assert_eq!(log.permit(start), None);
         assert_eq!(log.permit(start + Span::from_secs(9)), None);

@@ -35,7 +35,7 @@ gateway:
     - {host: "*.example.com", method: [GET, PURGE], upstream: web, priority: low}
     - {host: "[::1]", upstream: web}
     - {upstream: api}
-  timeouts: {connect: 1s, response: 2s, idle: 3m}
+  timeouts: {connect: 1s, response: 2s, body: 4s, idle: 3m}
   max_wait: 0s
   upstream_headers: true
 "#,
@@ -68,8 +68,9 @@ gateway:
     assert_eq!((&*rest.name, rest.upstream, rest.priority), ("api", 0, Priority::Normal));
     assert!(rest.host.is_none() && rest.path.is_none() && rest.methods.is_empty());
 
-    let (connect, response, idle) = (Span::SECOND, Span::from_secs(2), Span::from_secs(180));
-    assert_eq!(gateway.timeouts, ProxyTimeouts { connect, response, idle });
+    let (connect, response) = (Span::SECOND, Span::from_secs(2));
+    let (body, idle) = (Span::from_secs(4), Span::from_secs(180));
+    assert_eq!(gateway.timeouts, ProxyTimeouts { connect, response, body, idle });
     assert_eq!((gateway.max_wait, gateway.upstream_headers), (Span::ZERO, true));
 }
 

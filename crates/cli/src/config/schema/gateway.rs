@@ -171,6 +171,14 @@ fn timeouts() -> Schema {
         )
         .key("response", time("Time from the request to the head of the response.", "60s", "10s"))
         .key(
+            "body",
+            time(
+                "Time in which a client has to send or take 16 KiB of a body, or the rest of it.",
+                "60s",
+                "30s",
+            ),
+        )
+        .key(
             "idle",
             time(
                 "Time without a byte in either direction during a body or after an upgrade.",

@@ -1,21 +1,22 @@
 //! HTTP/2 between client and gateway, and between gateway and upstream.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::client::conn::http2::SendRequest;
+use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, Response, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_testkit::{Upstream, wait_for};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 use super::GatewayServer;
 
-type Body = http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>;
+pub(crate) type Body = http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>;
 
 /// One HTTP/2 connection that carries many requests at once.
 pub(crate) struct Http2Client {
@@ -34,13 +35,24 @@ pub(crate) struct Http2Response {
 
 impl Http2Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::connect_by(address, Builder::new(TokioExecutor::new()))
+    }
+
+    /// Connects a client that sends a ping at this interval.
+    pub(crate) fn connect_with_pings(address: SocketAddr, interval: Duration) -> Self {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(interval);
+        builder.keep_alive_while_idle(true);
+        Self::connect_by(address, builder)
+    }
+
+    fn connect_by(address: SocketAddr, builder: Builder<TokioExecutor>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
         let send = runtime.block_on(async {
             let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
-            let made = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await;
-            let (send, connection) = made.unwrap();
+            let (send, connection) = builder.handshake(stream).await.unwrap();
             tokio::spawn(connection);
             send
         });
@@ -53,6 +65,15 @@ impl Http2Client {
         self.runtime.spawn(async move {
             send.ready().await.unwrap();
             read_response(send.send_request(request).await.unwrap()).await
+        })
+    }
+
+    /// Sends a request, and returns its response with a body that is not read.
+    pub(crate) fn response(&self, request: Request<Body>) -> Response<Incoming> {
+        let mut send = self.send.clone();
+        self.runtime.block_on(async move {
+            send.ready().await.unwrap();
+            send.send_request(request).await.unwrap()
         })
     }
 
