@@ -230,6 +230,9 @@ impl RequestForwarder {
         async move {
             let mut conn = conn;
             let attempt = attempt(&mut conn, request, upload.as_deref(), &clock, timeout).await;
+            if let Attempt::BodyFailed(_) = attempt {
+                conn.on_truncated_upload();
+            }
             (attempt, conn)
         }
     }

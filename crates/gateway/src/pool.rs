@@ -32,6 +32,8 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Bytes of one response that a server may send before the client has read them.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Interval at which the holder of a reset stream checks that its connection is open.
+const CLOSE_CHECK_INTERVAL: Span = Span::SECOND;
 /// Interval of HTTP/2 pings to a server.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -80,6 +82,8 @@ pub(crate) enum UpstreamConn {
     Http2 {
         sender: http2::SendRequest<RequestBody>,
         slot: StreamSlot,
+        /// Set after an upload that failed before the response: the server may still work on the request.
+        truncated: bool,
     },
 }
 
@@ -98,15 +102,32 @@ impl UpstreamConn {
         }
     }
 
+    /// Records that the upload failed before the response, which has reset an HTTP/2 stream.
+    pub(crate) fn on_truncated_upload(&mut self) {
+        if let Self::Http2 { truncated, .. } = self {
+            *truncated = true;
+        }
+    }
+
     /// Waits until the server has responded to a watched upload that ended early, or has closed the connection. Returns
-    /// at once if there is no such upload, and after `timeout` in any case.
+    /// at once if there is no such upload, and after `timeout` in any case. A server does not report the end of its work
+    /// on a stream that was reset.
     pub(crate) async fn server_ended(&self, clock: &Clock, timeout: Span) {
-        if let Self::Http1 { sender, .. } = self {
-            tokio::select! {
-                biased;
-                () = sender.truncated.server_ended() => {}
-                () = clock.sleep(timeout) => {}
+        let ended = async {
+            match self {
+                Self::Http1 { sender, .. } => sender.truncated.server_ended().await,
+                Self::Http2 { sender, truncated: true, .. } => {
+                    while !sender.is_closed() {
+                        clock.sleep(CLOSE_CHECK_INTERVAL).await;
+                    }
+                }
+                Self::Http2 { truncated: false, .. } => {}
             }
+        };
+        tokio::select! {
+            biased;
+            () = ended => {}
+            () = clock.sleep(timeout) => {}
         }
     }
 }
@@ -263,7 +284,7 @@ impl SharedConn {
         }
         self.streams.fetch_add(1, Ordering::Relaxed);
         let slot = StreamSlot(Arc::clone(&self.streams));
-        Some(UpstreamConn::Http2 { sender: self.sender.clone(), slot })
+        Some(UpstreamConn::Http2 { sender: self.sender.clone(), slot, truncated: false })
     }
 }
 

@@ -1,10 +1,15 @@
 //! Requests of clients that disconnect before the response: they stay in flight while the upstream works on them.
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http_body_util::StreamBody;
+use hyper::Request;
+use hyper::body::Frame;
 use tidegate_testkit::{RawUpstream, Upstream, UpstreamAction, wait_for};
 
 use super::GatewayServer;
 use super::client::{HttpClient, request};
-use super::http2::{Http2Client, get};
+use super::http2::{Body, Http2Client, get};
 
 /// Two requests in flight for each API key. The hold of one hour excludes that a slot expires during a test.
 const TWO_IN_FLIGHT: &str =
@@ -156,13 +161,7 @@ fn slot_of_an_incomplete_upload_is_held_until_the_upstream_ends_the_request() {
     wait_for("the gateway has ended both requests", || {
         // A client that disconnects in its body has abandoned the request, or its body has failed.
         let metrics = gateway.server.request_admin("GET", "/metrics", "").body;
-        let counted = |outcome: &str| {
-            let name =
-                format!("upstream_requests_total{{upstream=\"api\",outcome=\"{outcome}\"}} ");
-            let (_, count) = metrics.split_once(&name).unwrap();
-            count.lines().next().unwrap().parse::<u64>().unwrap()
-        };
-        (counted("abandoned") + counted("failed") == 2).then_some(())
+        (counted(&metrics, "abandoned") + counted(&metrics, "failed") == 2).then_some(())
     });
     assert_eq!(status_with_key(&gateway, "/bytes/1", "k"), 429);
     upstream.release(2);
@@ -194,6 +193,63 @@ fn slot_of_an_incomplete_upload_is_released_when_the_upstream_closes() {
             (gateway.server.check(peek).json()["remaining"] == 2).then_some(())
         });
     }
+}
+
+/// Sends a part of a body on HTTP/1.1 and on HTTP/2, and abandons both requests.
+fn abandon_two_uploads(gateway: &GatewayServer, upstream: &Upstream) {
+    let before = upstream.seen("POST /held");
+    let mut client = gateway.connect();
+    client.write(
+        "POST /held HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nContent-Length: 1000\r\n\r\npart",
+    );
+    let streams = Http2Client::connect(gateway.address());
+    let part = stream::iter([Ok(Frame::data(Bytes::from_static(b"part")))]);
+    let body = Body::new(StreamBody::new(part.chain(stream::pending())));
+    let request = Request::post("http://shop.example/held").header("x-api-key", "k");
+    let started = streams.start(request.body(body).unwrap());
+    wait_for("the upstream has both heads", || {
+        (upstream.seen("POST /held") == before + 2).then_some(())
+    });
+    drop(client);
+    started.abort();
+    wait_for("the gateway has ended both requests", || {
+        let metrics = gateway.server.request_admin("GET", "/metrics", "").body;
+        (counted(&metrics, "abandoned") + counted(&metrics, "failed") == 2).then_some(())
+    });
+}
+
+/// Returns the number of requests with this outcome.
+fn counted(metrics: &str, outcome: &str) -> u64 {
+    let name = format!("upstream_requests_total{{upstream=\"api\",outcome=\"{outcome}\"}} ");
+    let (_, count) = metrics.split_once(&name).unwrap();
+    count.lines().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn slot_of_an_incomplete_upload_to_http2_is_held_until_the_response_timeout() {
+    let upstream = Upstream::start();
+    let gateway = limited_gateway(&upstream.h2c_url(), "");
+    abandon_two_uploads(&gateway, &upstream);
+    assert_eq!(status_with_key(&gateway, "/bytes/1", "k"), 429);
+
+    let gateway = limited_gateway(&upstream.h2c_url(), ", timeouts: {response: 2s}");
+    abandon_two_uploads(&gateway, &upstream);
+    wait_for("the slots are released", || {
+        (status_with_key(&gateway, "/bytes/1", "k") == 200).then_some(())
+    });
+}
+
+#[test]
+fn slot_of_an_incomplete_upload_to_http2_is_released_when_the_upstream_closes() {
+    let upstream = Upstream::start();
+    let gateway = limited_gateway(&upstream.h2c_url(), "");
+    abandon_two_uploads(&gateway, &upstream);
+    assert_eq!(status_with_key(&gateway, "/bytes/1", "k"), 429);
+    drop(upstream);
+    wait_for("the slots are released", || {
+        let peek = r#"{"rule":"exports","client":"k","cost":0}"#;
+        (gateway.server.check(peek).json()["remaining"] == 2).then_some(())
+    });
 }
 
 #[test]
