@@ -94,6 +94,7 @@ pub use self::in_flight::{InFlight, KeptSlots};
 use self::local_response::HeaderPolicy;
 pub use self::lookup::Lookup;
 pub use self::source::{AmbiguousValue, attributes};
+use self::source::{AttributeSource, ReadAttribute};
 pub use self::target::request_target;
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
@@ -153,7 +154,8 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
     /// Rules can use `method`, `host`, `path`, `query.*`, `header.*`, `cookie.*`, `api_key` (the
     /// `X-API-Key` header), `ip`, and attributes from [`attribute`](Self::attribute). `ip` is the
     /// [`SocketAddr`](std::net::SocketAddr) in the extensions of the request, unless [`ip`](Self::ip)
-    /// sets it. Only attributes that a rule or the block list uses are read. `X-Forwarded-For` is an
+    /// sets it. If a rule uses `ip` and a request has no address, the response is 500 and the service is not
+    /// called: otherwise all clients would share one bucket. Only attributes that a rule or the block list uses are read. `X-Forwarded-For` is an
     /// ordinary header: a client can send any value in it.
     ///
     /// Rules see the [canonical](tidegate_core::canonical) path, host and method; the service sees the request as it is.
@@ -175,7 +177,7 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
     where
         F: for<'r> Fn(&'r Parts) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     {
-        self.decider.add_attribute(name, Arc::new(read));
+        self.decider.add_attribute(name, AttributeSource::Custom(Arc::new(read)));
         self
     }
 
@@ -187,7 +189,9 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
         self
     }
 
-    /// Sets the function that reads the client's address, for servers that store it in their own type.
+    /// Sets the function that reads the client's address, for servers that store it in their own type. If a rule
+    /// uses `ip` and `read` returns `None`, the response is 500. For a server without addresses, such as one on a
+    /// Unix socket, set the [`attribute`](Self::attribute) `ip` instead.
     ///
     /// With axum's `into_make_service_with_connect_info::<SocketAddr>()`:
     ///
@@ -203,11 +207,13 @@ impl<S: Store> RateLimitLayer<RulesDecider<S>> {
     /// An IPv4 address mapped into IPv6 counts as IPv4. Of an IPv6 address only the first 64 bits count: a
     /// client with one address of a /64 network usually has all of them.
     #[must_use]
-    pub fn ip<F>(self, read: F) -> Self
+    pub fn ip<F>(mut self, read: F) -> Self
     where
         F: Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static,
     {
-        self.attribute("ip", move |head| read(head).map(source::network))
+        let read: ReadAttribute = Arc::new(move |head| read(head).map(source::network));
+        self.decider.add_attribute("ip", AttributeSource::Address(read));
+        self
     }
 }
 

@@ -53,7 +53,8 @@
     doc = r#"
 # axum
 
-[`RateLimitLayer`](tower::RateLimitLayer) limits any tower service. It denies with status 429 and the rate-limit headers:
+[`RateLimitLayer`](tower::RateLimitLayer) limits any tower service. It denies with status 429 and the rate-limit headers. Here an earlier layer has verified the
+key: otherwise a client could send a new one with each request.
 
 ```
 use axum::Router;

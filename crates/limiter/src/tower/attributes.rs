@@ -1,5 +1,6 @@
 //! Reading of the attributes that rules use, from the head of a request.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use tidegate_core::{EncodedSlashes, Request};
 use tidegate_rules::{AttributeChain, Condition, Mode, Override, Rule, RuleSet, TierLimits};
 
 use super::local_response::RequestRejection;
-use super::source::{AttributeSource, ReadAttribute};
+use super::source::AttributeSource;
 
 /// Reads the attributes of a request that the rules use.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct AttributeReader {
 #[derive(Debug, Default)]
 pub(crate) struct LoggedWarnings {
     missing: AtomicBool,
-    no_peer_address: AtomicBool,
+    no_address: AtomicBool,
 }
 
 impl AttributeReader {
@@ -48,22 +49,44 @@ impl AttributeReader {
         &self.logged
     }
 
-    /// Reads an attribute by a function of the caller from now on.
-    pub(crate) fn replace(&mut self, name: &str, read: ReadAttribute) {
+    /// Reads an attribute from another source from now on.
+    pub(crate) fn replace(&mut self, name: &str, source: AttributeSource) {
         let mut sources = self.known.iter_mut().chain(&mut self.unused);
-        if let Some((_, source)) = sources.find(|(known, _)| **known == *name) {
-            *source = AttributeSource::Custom(read);
+        if let Some((_, replaced)) = sources.find(|(known, _)| **known == *name) {
+            *replaced = source;
         } else if let Some(name) = self.missing.take(name) {
-            self.known.push((name, AttributeSource::Custom(read)));
+            self.known.push((name, source));
         } else {
-            self.unused.push((name.into(), AttributeSource::Custom(read)));
+            self.unused.push((name.into(), source));
         }
+    }
+
+    /// Reads an attribute from its source.
+    ///
+    /// # Errors
+    /// The attribute has no canonical form, or it is the address and the server does not provide it.
+    fn read_source<'r>(
+        &self,
+        source: &AttributeSource,
+        head: &'r Parts,
+        slashes: EncodedSlashes,
+    ) -> Result<Option<Cow<'r, str>>, RequestRejection> {
+        let value = source.read_canonical(head, slashes).map_err(RequestRejection::NotCanonical)?;
+        if value.is_none() && source.is_required() {
+            if is_first(&self.logged.no_address) {
+                tracing::error!(
+                    "request has no peer address, and rules use `ip`: rejected. Set RateLimitLayer::ip"
+                );
+            }
+            return Err(RequestRejection::NoAddress);
+        }
+        Ok(value)
     }
 
     /// Returns the request for the rules.
     ///
     /// # Errors
-    /// An attribute is above the length limit, or has no canonical form.
+    /// An attribute is above the length limit or has no canonical form, or the request has no address.
     pub(crate) fn read<'r>(
         &'r self,
         head: &'r Parts,
@@ -71,18 +94,10 @@ impl AttributeReader {
     ) -> Result<Request<'r>, RequestRejection> {
         let mut request = Request::new();
         for (name, source) in &self.known {
-            let value =
-                source.read_canonical(head, slashes).map_err(RequestRejection::NotCanonical)?;
-            if let Some(value) = value {
+            if let Some(value) = self.read_source(source, head, slashes)? {
                 let too_long =
                     |error| RequestRejection::AttributeTooLong { in_uri: source.in_uri(), error };
                 request.insert(&**name, value).map_err(too_long)?;
-            } else if matches!(source, AttributeSource::Peer)
-                && is_first(&self.logged.no_peer_address)
-            {
-                tracing::warn!(
-                    "request has no peer address; rules by `ip` use one shared bucket. Set RateLimitLayer::ip"
-                );
             }
         }
         Ok(request)
@@ -91,7 +106,7 @@ impl AttributeReader {
     /// Adds an attribute that the block list uses, if the request has it.
     ///
     /// # Errors
-    /// The attribute has no canonical form.
+    /// The attribute has no canonical form, or it is the address and the request has none.
     pub(crate) fn read_for_block_list<'r>(
         &'r self,
         name: &str,
@@ -102,14 +117,13 @@ impl AttributeReader {
         if self.known.iter().any(|(known, _)| **known == *name) || request.get(name).is_some() {
             return Ok(());
         }
-        let read = |source: &AttributeSource| source.read_canonical(head, slashes);
+        let read = |source: &AttributeSource| self.read_source(source, head, slashes);
         let value = match self.unused.iter().find(|(unused, _)| **unused == *name) {
             Some((_, source)) => read(source),
             None => AttributeSource::for_attribute(name).map_or(Ok(None), |source| read(&source)),
         };
-        let value = value.map_err(RequestRejection::NotCanonical)?;
         // A value above the length limit can't be on the block list, so the error is ignored.
-        let _ = value.map(|value| request.insert(name.to_owned(), value));
+        let _ = value?.map(|value| request.insert(name.to_owned(), value));
         Ok(())
     }
 
@@ -144,6 +158,7 @@ fn used_by_rule(rule: &Rule) -> impl Iterator<Item = &str> {
 mod tests {
     use std::net::SocketAddr;
 
+    use super::super::source::ReadAttribute;
     use super::*;
 
     const EVERYTHING: &str = "
@@ -194,10 +209,16 @@ rules:
     #[test]
     fn custom_attribute_provides_a_missing_one_or_replaces_a_source() {
         let mut reader = reader();
-        reader.replace("claim.plan", Arc::new(|_| Some("free".into())));
-        reader.replace("path", Arc::new(|_| Some("/elsewhere".into())));
-        reader.replace("unused", Arc::new(|_| panic!("no rule uses it")));
-        let head = head(http::Request::get("/here"));
+        let custom: [(_, ReadAttribute); 3] = [
+            ("claim.plan", Arc::new(|_| Some("free".into()))),
+            ("path", Arc::new(|_| Some("/elsewhere".into()))),
+            ("unused", Arc::new(|_| panic!("no rule uses it"))),
+        ];
+        for (name, read) in custom {
+            reader.replace(name, AttributeSource::Custom(read));
+        }
+        let head =
+            head(http::Request::get("/here").extension(SocketAddr::from(([192, 0, 2, 7], 1))));
         let request = reader.read(&head, EncodedSlashes::Reject).unwrap();
         assert_eq!(request.get("claim.plan"), Some("free"));
         assert_eq!(request.get("path"), Some("/elsewhere"));

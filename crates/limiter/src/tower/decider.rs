@@ -17,7 +17,7 @@ use tidegate_core::{
 use super::attributes::{AttributeReader, LoggedWarnings};
 use super::in_flight::HeldSlots;
 use super::local_response::RequestRejection;
-use super::source::ReadAttribute;
+use super::source::{AttributeSource, ReadAttribute};
 use crate::limiter::{Admission, CheckRequest, Limiter};
 use crate::live::LiveLimiter;
 use crate::per_key::PerKey;
@@ -99,8 +99,8 @@ impl RequestStart {
 #[derive(Debug)]
 pub struct RulesDecider<S = MemoryStore> {
     limiter: LiveLimiter<S>,
-    /// Attributes that functions of the caller read.
-    custom: Vec<CustomAttribute>,
+    /// Attributes that functions of the caller read, with their names.
+    custom: Vec<(Box<str>, AttributeSource)>,
     /// The limiter of the last check, replaced when the rules have changed.
     active: Arc<ArcSwap<LimiterReader<S>>>,
     settings: CheckSettings,
@@ -111,19 +111,6 @@ pub struct RulesDecider<S = MemoryStore> {
 struct CheckSettings {
     max_wait: Span,
     encoded_slashes: EncodedSlashes,
-}
-
-/// An attribute that a function of the caller reads.
-#[derive(Clone)]
-struct CustomAttribute {
-    name: Box<str>,
-    read: ReadAttribute,
-}
-
-impl fmt::Debug for CustomAttribute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CustomAttribute").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 /// A limiter with a reader for the attributes that its rules use.
@@ -155,9 +142,9 @@ impl<S: Store> RulesDecider<S> {
         self.settings.encoded_slashes = slashes;
     }
 
-    /// Adds an attribute that `read` reads. Clones made before do not have it.
-    pub(crate) fn add_attribute(&mut self, name: &str, read: ReadAttribute) {
-        self.custom.push(CustomAttribute { name: name.into(), read });
+    /// Adds an attribute from a source of the caller. Clones made before do not have it.
+    pub(crate) fn add_attribute(&mut self, name: &str, source: AttributeSource) {
+        self.custom.push((name.into(), source));
         let active = self.rebuild(Arc::clone(&self.limiter.current()));
         // A new cell, because earlier clones share the old one.
         self.active = Arc::new(ArcSwap::from(active));
@@ -182,12 +169,12 @@ impl<S: Store> RulesDecider<S> {
 impl<S: Store> LimiterReader<S> {
     fn new(
         limiter: Arc<Limiter<S>>,
-        custom: &[CustomAttribute],
+        custom: &[(Box<str>, AttributeSource)],
         logged: Arc<LoggedWarnings>,
     ) -> Self {
         let mut reader = AttributeReader::new(limiter.rules(), logged);
-        for attribute in custom {
-            reader.replace(&attribute.name, Arc::clone(&attribute.read));
+        for (name, source) in custom {
+            reader.replace(name, source.clone());
         }
         Self { limiter, reader }
     }

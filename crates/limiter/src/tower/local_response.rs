@@ -59,6 +59,8 @@ pub enum RequestRejection {
     },
     /// The method, the host or the path has no canonical form.
     NotCanonical(CanonicalError),
+    /// The server does not provide the client's address, and rules or the block list use it.
+    NoAddress,
 }
 
 impl RequestRejection {
@@ -71,6 +73,11 @@ impl RequestRejection {
                 (431, "Request Header Fields Too Large", error.to_string())
             }
             Self::NotCanonical(error) => (400, "Bad Request", error.to_string()),
+            Self::NoAddress => (
+                500,
+                "Internal Server Error",
+                "ip: found no peer address, wanted a server that provides it".to_owned(),
+            ),
         };
         let violated_policies = Vec::new();
         let problem = Problem { kind: "about:blank", title, status, detail, violated_policies };

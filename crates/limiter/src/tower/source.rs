@@ -25,7 +25,11 @@ pub(crate) enum AttributeSource {
     Query(Box<str>),
     Header(HeaderName),
     Cookie(Box<str>),
+    /// The peer address in the extensions of the request.
     Peer,
+    /// The client's address, read by a function of the caller.
+    Address(ReadAttribute),
+    /// A function of the caller.
     Custom(ReadAttribute),
 }
 
@@ -39,6 +43,7 @@ impl fmt::Debug for AttributeSource {
             Self::Header(_) => "Header",
             Self::Cookie(_) => "Cookie",
             Self::Peer => "Peer",
+            Self::Address(_) => "Address",
             Self::Custom(_) => "Custom",
         })
     }
@@ -61,6 +66,12 @@ impl AttributeSource {
             },
         };
         Some(source)
+    }
+
+    /// Returns whether every request must have the value: a request without an address means that the server does not
+    /// provide it, and all clients would share one bucket.
+    pub(crate) fn is_required(&self) -> bool {
+        matches!(self, Self::Peer | Self::Address(_))
     }
 
     /// Returns whether the value is part of the request line, not of a header.
@@ -95,7 +106,7 @@ impl AttributeSource {
             Self::Header(name) => Some(escape_bytes(head.headers.get(name)?.as_bytes())),
             Self::Cookie(name) => cookie(head, name),
             Self::Peer => head.extensions.get::<SocketAddr>().map(|peer| network(peer.ip())),
-            Self::Custom(read) => read(head),
+            Self::Address(read) | Self::Custom(read) => read(head),
         }
     }
 }
@@ -129,9 +140,12 @@ impl AttributeSource {
                 let value = only_value(values.map(|(_, value)| value))?;
                 Ok(value.map(escape_bytes))
             }
-            Self::Method | Self::Host | Self::Path | Self::Peer | Self::Custom(_) => {
-                Ok(self.read(head))
-            }
+            Self::Method
+            | Self::Host
+            | Self::Path
+            | Self::Peer
+            | Self::Address(_)
+            | Self::Custom(_) => Ok(self.read(head)),
         }
     }
 }

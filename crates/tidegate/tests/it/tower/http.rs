@@ -302,3 +302,75 @@ async fn layer_calls_the_service_that_was_polled_ready() {
         service.ready().await.unwrap().call(request_by("alice")).await.unwrap();
     }
 }
+
+/// Serves an axum application with a limit of one request per address, and returns its address.
+async fn serve_axum(layer: RateLimitLayer, with_connect_info: bool) -> SocketAddr {
+    use axum::routing::get;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = axum::Router::new().route("/", get(async || "hello")).layer(layer);
+    tokio::spawn(async move {
+        match with_connect_info {
+            true => {
+                let app = app.into_make_service_with_connect_info::<SocketAddr>();
+                axum::serve(listener, app).await
+            }
+            false => axum::serve(listener, app).await,
+        }
+    });
+    address
+}
+
+/// Sends a request from this address, and returns the status of the response.
+async fn status_from(client: [u8; 4], server: SocketAddr) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((client, 0))).unwrap();
+    let mut stream = socket.connect(server).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response[9..12].to_owned()
+}
+
+const ONE_PER_ADDRESS: &str = "  - {name: api, per: [ip], limit: 1 per minute}";
+
+#[tokio::test]
+async fn axum_clients_do_not_share_a_bucket_by_address() {
+    let layer = layer_by_rules(ONE_PER_ADDRESS).ip(|request| {
+        Some(request.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()?.ip())
+    });
+    let server = serve_axum(layer.clone(), true).await;
+    for (client, status) in [(1, "200"), (1, "429"), (2, "200"), (2, "429")] {
+        assert_eq!(status_from([127, 0, 0, client], server).await, status, "{client}");
+    }
+}
+
+#[tokio::test]
+async fn axum_server_without_addresses_rejects_requests_under_a_rule_by_address() {
+    let layer = layer_by_rules(ONE_PER_ADDRESS);
+    let with_source = layer.clone().ip(|request| {
+        Some(request.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()?.ip())
+    });
+    // The first has no source of addresses, the second has one that the server does not fill.
+    for (layer, with_connect_info) in [(layer, true), (with_source, false)] {
+        let server = serve_axum(layer, with_connect_info).await;
+        for client in [1, 1, 2] {
+            assert_eq!(status_from([127, 0, 0, client], server).await, "500");
+        }
+    }
+    let layer = layer_by_rules("  - {name: api, per: [api_key], limit: 1 per minute}");
+    assert_eq!(status_from([127, 0, 0, 1], serve_axum(layer, false).await).await, "200");
+}
+
+#[tokio::test]
+async fn server_without_addresses_can_set_the_attribute_to_none() {
+    let layer = layer_by_rules(ONE_PER_ADDRESS).attribute("ip", |_| None);
+    let service = layer.layer(HelloService::default());
+    for status in [200, 429] {
+        let request = Request::get("/").body(()).unwrap();
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), status);
+    }
+}
