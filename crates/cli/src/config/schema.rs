@@ -69,7 +69,7 @@ fn listen() -> Schema {
                 DEFAULT_GATEWAY,
             ),
         )
-        .example(json!({"http": "0.0.0.0:8080", "resp": "off"}))
+        .example(json!({"http": "[::1]:8080", "resp": "off"}))
 }
 
 fn store() -> Schema {
@@ -250,7 +250,7 @@ fn identity() -> Schema {
                 Schema::text("An address or a network."),
             )
             .with_default(json!([]))
-            .example(json!(["127.0.0.1", "10.0.0.0/8"])),
+            .example(json!(["127.0.0.1", "10.0.1.0/24"])),
         )
         .key(
             "forwarded_header",
@@ -284,9 +284,9 @@ fn identity() -> Schema {
             "attributes",
             Schema::map("Custom attributes: the name, and the place in a request.")
                 .open(Schema::text("Place of the value.").with("pattern", "^(header|query|cookie)\\..+$"))
-                .example(json!({"tenant": "header.x-tenant", "plan": "query.plan"})),
+                .example(json!({"tenant": "header.x-tenant"})),
         )
-        .example(json!({"trusted_proxies": ["10.0.0.0/8"]}))
+        .example(json!({"trusted_proxies": ["10.0.1.0/24"]}))
 }
 
 fn jwt() -> Schema {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::kit::{Folder, exit_code_and_output, run};
+use crate::kit::{Folder, Server, exit_code_and_output, run};
 
 /// Returns the path of a file in `deploy/`.
 fn deploy_path(file: &str) -> PathBuf {
@@ -65,6 +65,121 @@ fn kubernetes_manifests_have_valid_configuration_ports_and_probes() {
     for probe in ["readinessProbe", "livenessProbe"] {
         let path = container[probe]["httpGet"]["path"].as_str().unwrap();
         assert!(["/readyz", "/healthz"].contains(&path), "{path}");
+    }
+}
+
+/// Returns the `tidegate.yaml` and the rules of each example for several machines, with the text that sets its environment.
+fn fleet_examples() -> [(serde_json::Value, String, String); 2] {
+    let manifests = read_deploy_file("kubernetes/tidegate.yaml");
+    let documents = manifests.split("\n---\n").map(parse_yaml);
+    let data =
+        documents.map(|document| document["data"].clone()).find(serde_json::Value::is_object);
+    let data = data.unwrap();
+    let text = |name: &str| data[name].as_str().unwrap().to_owned();
+    [
+        (parse_yaml(&text("tidegate.yaml")), text("rules.yaml"), manifests),
+        (
+            parse_yaml(&read_deploy_file("docker/tidegate.yaml")),
+            read_deploy_file("docker/rules.yaml"),
+            read_deploy_file("docker/compose.yaml"),
+        ),
+    ]
+}
+
+fn parse_yaml(text: &str) -> serde_json::Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+#[test]
+fn listeners_of_fleet_examples_have_their_secret_or_are_off() {
+    for (config, _, environment) in fleet_examples() {
+        let is_open = |listener: &str| !["off", "false"].contains(&&*listen(&config, listener));
+        assert!(!is_open("resp") || environment.contains("TIDEGATE_RESP_PASSWORD:"), "{config}");
+        assert!(!is_open("admin") || environment.contains("TIDEGATE_TOKEN"), "{config}");
+    }
+}
+
+/// Returns the address of a listener as text. YAML parsers read `off` as a text or a boolean.
+fn listen(config: &serde_json::Value, listener: &str) -> String {
+    config["listen"][listener].to_string().trim_matches('"').to_owned()
+}
+
+#[test]
+fn kubernetes_listeners_are_reachable_only_from_selected_pods() {
+    let text = read_deploy_file("kubernetes/tidegate.yaml");
+    let policy = text.split("\n---\n").map(parse_yaml);
+    let policy = policy.into_iter().find(|document| document["kind"] == "NetworkPolicy").unwrap();
+    for ingress in policy["spec"]["ingress"].as_array().unwrap() {
+        assert!(ingress["from"].as_array().is_some_and(|from| !from.is_empty()), "{ingress}");
+    }
+}
+
+#[test]
+fn rules_of_fleet_examples_limit_a_client_that_sends_a_new_key_with_each_request() {
+    for (_, rules, _) in fleet_examples() {
+        let server = Server::with_rules(&rules);
+        let denied = (0..5_000).any(|number| {
+            let check =
+                format!(r#"{{"attributes":{{"api_key":"{number}","ip":"192.0.2.7"}},"cost":20}}"#);
+            server.check(&check).status == 429
+        });
+        assert!(denied, "{rules}");
+    }
+}
+
+/// Returns the blocks of YAML in the README and in the guides, and the rules of recipes.
+fn documented_yaml() -> Vec<(String, serde_json::Value)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folders = [root.join("docs/guide"), root.join("docs/guide/recipes")];
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let files = files.map(|file| file.unwrap().path()).chain([root.join("README.md")]);
+    let mut blocks = Vec::new();
+    for file in files {
+        let (name, extension) = (file.display().to_string(), file.extension());
+        let Ok(text) = std::fs::read_to_string(&file) else { continue };
+        let texts: Vec<&str> = match extension.and_then(|extension| extension.to_str()) {
+            Some("yaml") => vec![&text],
+            Some("md") => {
+                let blocks = text.split("\n```yaml\n").skip(1);
+                blocks.map(|block| block.split("\n```").next().unwrap()).collect()
+            }
+            _ => continue,
+        };
+        blocks.extend(texts.into_iter().map(|text| (name.clone(), parse_yaml(text))));
+    }
+    assert!(blocks.len() > 20, "{}", blocks.len());
+    blocks
+}
+
+/// Calls a function with each value of this key, at any depth.
+fn for_each_value(yaml: &serde_json::Value, key: &str, visit: &mut dyn FnMut(&serde_json::Value)) {
+    match yaml {
+        serde_json::Value::Object(map) => map.iter().for_each(|(name, value)| {
+            if name == key {
+                visit(value);
+            }
+            for_each_value(value, key, visit);
+        }),
+        serde_json::Value::Array(list) => {
+            list.iter().for_each(|value| for_each_value(value, key, visit));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_documented_client_chooses_its_tier_or_its_identity() {
+    for (file, yaml) in documented_yaml() {
+        for_each_value(&yaml, "tiers", &mut |tiers| {
+            let by = tiers["by"].as_str().unwrap();
+            assert!(by.starts_with("claim."), "{file}: tier by {by}");
+        });
+        for_each_value(&yaml["identity"], "attributes", &mut |attributes| {
+            for (name, source) in attributes.as_object().unwrap() {
+                let source = source.as_str().unwrap();
+                assert!(source.starts_with("header."), "{file}: {name} from {source}");
+            }
+        });
     }
 }
 
