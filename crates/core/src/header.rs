@@ -2,8 +2,13 @@
 
 use serde::Serialize;
 
+use crate::algorithm::Limit;
 use crate::decision::{Block, Decision, DecisionStatus, RuleOutcome};
-use crate::time::Timestamp;
+use crate::quota::Quota;
+use crate::time::{Span, Timestamp};
+
+/// The largest integer of a structured field (RFC 9651). Larger limits are sent as this number.
+const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
 /// The selection and format of the response headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,8 +70,9 @@ impl HeaderStyle {
                 headers.push(("ratelimit", list(decision, state)));
             }
             IetfDraft::Six => {
-                headers.push(("ratelimit-limit", outcome.limit.to_string()));
-                headers.push(("ratelimit-remaining", outcome.remaining.to_string()));
+                let integer = |value: u64| value.min(MAX_FIELD_INTEGER).to_string();
+                headers.push(("ratelimit-limit", integer(outcome.limit)));
+                headers.push(("ratelimit-remaining", integer(outcome.remaining)));
                 headers.push(("ratelimit-reset", delta.to_string()));
             }
             IetfDraft::Off => {}
@@ -112,20 +118,58 @@ fn policy_item(text: &mut String, policy: &RuleOutcome) {
     }
 }
 
-/// Appends `"api";r=50;t=30`: the remaining amount, and the seconds until there is more.
-///
-/// On a denial only the rules that deny have a `t`. `Retry-After` must not be earlier than any `t`, and the reset time
-/// of a rule that admits does not affect it.
+/// Appends `"api";r=50;t=30`: the remaining amount, and the effective window in seconds.
 fn state_item(text: &mut String, decision: &Decision, policy: &RuleOutcome) {
-    let outcome = &policy.outcome;
-    named(text, policy, ";r=", outcome.remaining);
-    let until = match decision.status() {
-        DecisionStatus::Deny => outcome.retry_after(),
-        DecisionStatus::Allow | DecisionStatus::Unavailable => Some(outcome.reset_after),
-    };
-    if let Some(until) = until {
-        number(text, ";t=", until.as_secs_ceil());
+    named(text, policy, ";r=", policy.outcome.remaining);
+    if let Some(window) = effective_window(decision.status(), policy) {
+        number(text, ";t=", window.as_secs_ceil());
     }
+}
+
+/// Returns the time in which a client can use no more than the remaining amount, if one can be stated.
+///
+/// The remaining amount divided by this time never exceeds the rate of the limit: a client may divide to pace itself.
+/// `Retry-After` must not be earlier than the end of any effective window. So a denied request gets that of the rules
+/// that deny, and a store failure, which has a fixed `Retry-After`, gets none.
+fn effective_window(status: DecisionStatus, policy: &RuleOutcome) -> Option<Span> {
+    let outcome = &policy.outcome;
+    let quota = policy.limit.quota();
+    match status {
+        DecisionStatus::Allow => match &*policy.limit {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+                refill_time(quota, outcome.remaining.max(1))
+            }
+            Limit::FixedWindow(_) | Limit::SlidingWindow(_) | Limit::SlidingLog(_) => {
+                let until_reset = outcome.reset_after.min(quota.window());
+                Some(refill_time(quota, outcome.remaining)?.max(until_reset))
+            }
+            Limit::Concurrency(_) => None,
+        },
+        DecisionStatus::Deny => {
+            let wait = outcome.retry_after()?;
+            let paced = outcome.remaining == 0
+                || quota.is_in_flight()
+                || refill_time(quota, outcome.remaining)? <= wait;
+            paced.then_some(wait)
+        }
+        DecisionStatus::Unavailable => None,
+    }
+}
+
+/// Returns the time in which a limit admits `amount` at its rate, rounded up; `None` if it admits nothing.
+fn refill_time(quota: &Quota, amount: u64) -> Option<Span> {
+    let (window, divisor) = (quota.window().as_micros(), quota.amount());
+    if divisor == 0 {
+        return None;
+    }
+    let micros = match window.checked_mul(amount) {
+        Some(total) => total.div_ceil(divisor),
+        None => {
+            let total = u128::from(window) * u128::from(amount);
+            u64::try_from(total.div_ceil(u128::from(divisor))).unwrap_or(u64::MAX)
+        }
+    };
+    Some(Span::from_micros(micros))
 }
 
 /// Appends `"api";q=100`. It avoids `format!`, since this runs for every response.
@@ -138,7 +182,7 @@ fn named(text: &mut String, policy: &RuleOutcome, parameter: &str, value: u64) {
 
 fn number(text: &mut String, parameter: &str, value: u64) {
     text.push_str(parameter);
-    text.push_str(itoa::Buffer::new().format(value));
+    text.push_str(itoa::Buffer::new().format(value.min(MAX_FIELD_INTEGER)));
 }
 
 /// The body of a denial, as `application/problem+json`.
@@ -223,11 +267,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limit};
+    use crate::algorithm::Algorithm;
     use crate::decision::{RuleIndex, RuleOutcomes, UndecidedRule};
     use crate::outcome::{Outcome, Verdict};
-    use crate::quota::Quota;
-    use crate::time::Span;
 
     const NOW: Timestamp = Timestamp::from_secs(1_780_000_000);
 
@@ -268,7 +310,7 @@ mod tests {
                 "x-ratelimit-remaining: 3",
                 "x-ratelimit-reset: 1",
                 r#"ratelimit-policy: "burst";q=10;w=1, "daily";q=1000;w=86400"#,
-                r#"ratelimit: "burst";r=3;t=1, "daily";r=990;t=864"#,
+                r#"ratelimit: "burst";r=3;t=1, "daily";r=990;t=85536"#,
             ]
         );
         assert_eq!(Problem::of(&two_rules()), None);
@@ -316,6 +358,53 @@ mod tests {
         assert!(headers.contains(&"retry-after: 9".to_owned()), "{headers:?}");
         let expected = r#"ratelimit: "login";r=0;t=9, "ip";r=0;t=4, "daily";r=7"#;
         assert!(headers.contains(&expected.to_owned()), "{headers:?}");
+    }
+
+    #[test]
+    fn denial_with_much_left_and_a_short_wait_has_no_effective_window() {
+        let mut denied = deny(100, Some(Span::SECOND));
+        denied.remaining = 99;
+        let decision = Decision::of(RuleOutcomes::from_vec(vec![policy(
+            "api",
+            Quota::per_minute(100),
+            denied,
+            false,
+        )]));
+        let headers = shown(HeaderStyle::default(), &decision);
+        assert!(headers.contains(&"retry-after: 1".to_owned()), "{headers:?}");
+        assert!(headers.contains(&r#"ratelimit: "api";r=99"#.to_owned()), "{headers:?}");
+    }
+
+    #[test]
+    fn store_failure_has_no_effective_window_after_its_retry_after() {
+        let outcome = allow(10, 3, Span::from_secs(40));
+        let undecided = UndecidedRule { rule_index: RuleIndex(1), rule: "daily".into() };
+        let decided = vec![policy("api", Quota::per_minute(10), outcome, false)];
+        let decision =
+            Decision::of(RuleOutcomes::from_vec(decided)).with_undecided(vec![undecided], true);
+        let headers = shown(HeaderStyle::default(), &decision);
+        assert!(headers.contains(&"retry-after: 1".to_owned()), "{headers:?}");
+        assert!(headers.contains(&r#"ratelimit: "api";r=3"#.to_owned()), "{headers:?}");
+    }
+
+    #[test]
+    fn limits_above_fifteen_digits_stay_parseable() {
+        let amount = Quota::MAX_AMOUNT;
+        let outcome = allow(amount, amount - 1, Span::SECOND);
+        let decision = Decision::of(RuleOutcomes::from_vec(vec![policy(
+            "api",
+            Quota::per_day(amount),
+            outcome,
+            false,
+        )]));
+        let headers = shown(HeaderStyle::default(), &decision);
+        assert_eq!(headers[0], "x-ratelimit-limit: 4503599627370496");
+        assert_eq!(headers[3], r#"ratelimit-policy: "api";q=999999999999999;w=86400"#);
+        assert_eq!(headers[4], r#"ratelimit: "api";r=999999999999999;t=86400"#);
+        let style = HeaderStyle { ietf: IetfDraft::Six, ..HeaderStyle::default() };
+        let headers = shown(style, &decision);
+        assert_eq!(headers[3], "ratelimit-limit: 999999999999999");
+        assert_eq!(headers[4], "ratelimit-remaining: 999999999999999");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod concurrency;
+mod headers;
 mod leases;
 mod limit_changes;
 mod max_wait;
