@@ -2,7 +2,7 @@
 //!
 //! `frame` splits bytes into arguments. `commands`, `throttle` and `check` parse the arguments.
 //! `pipeline` decides commands in order; `session` handles those that need no decision.
-//! `throttle_reply` and `reply` encode replies. `connection` is the loop around these modules.
+//! `transaction` queues the commands between `MULTI` and `EXEC`. `throttle_reply` and `reply` encode replies. `connection` is the loop around these modules.
 
 mod argument;
 mod auth;
@@ -16,6 +16,7 @@ mod reply;
 mod session;
 mod throttle;
 mod throttle_reply;
+mod transaction;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

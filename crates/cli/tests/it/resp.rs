@@ -3,11 +3,13 @@
 mod clients;
 mod connection;
 mod store;
+mod transactions;
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use self::clients::server_with_password;
 use self::connection::{RespConnection, RespValue};
 use crate::kit::{Folder, Server, exit_code_and_output, run, tidegate};
 

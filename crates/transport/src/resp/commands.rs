@@ -12,9 +12,12 @@ pub(crate) enum CommandKind {
     Client,
     Command,
     Config,
+    Discard,
     Echo,
+    Exec,
     Hello,
     Info,
+    Multi,
     Ping,
     Quit,
     Reset,
@@ -41,15 +44,18 @@ const BEFORE_AUTH: &[&str] = &["fast", "loading", "stale", "no_auth"];
 const SPENDS: &[&str] = &["write", "fast"];
 
 #[rustfmt::skip] // Keep the columns of the table aligned.
-static COMMANDS: [CommandSpec; 13] = [
+static COMMANDS: [CommandSpec; 16] = [
     entry(CommandKind::Auth, "auth", (2, 3), BEFORE_AUTH, 0, "Proves who the client is"),
     entry(CommandKind::Throttle, "cl.throttle", (5, 6), SPENDS, 1, "Spends from a limit that the command names"),
     entry(CommandKind::Client, "client", (2, UNLIMITED), PLAIN, 0, "Asks and says things about the connection"),
     entry(CommandKind::Command, "command", (1, UNLIMITED), PLAIN, 0, "Lists the commands"),
     entry(CommandKind::Config, "config", (2, UNLIMITED), PLAIN, 0, "Shows what benchmarks ask for"),
+    entry(CommandKind::Discard, "discard", (1, 1), PLAIN, 0, "Ends a transaction without running it"),
     entry(CommandKind::Echo, "echo", (2, 2), PLAIN, 0, "Says a message back"),
+    entry(CommandKind::Exec, "exec", (1, 1), PLAIN, 0, "Runs the commands of a transaction"),
     entry(CommandKind::Hello, "hello", (1, UNLIMITED), BEFORE_AUTH, 0, "Chooses the version of the protocol"),
     entry(CommandKind::Info, "info", (1, UNLIMITED), PLAIN, 0, "Describes the server"),
+    entry(CommandKind::Multi, "multi", (1, 1), PLAIN, 0, "Starts a transaction"),
     entry(CommandKind::Ping, "ping", (1, 2), PLAIN, 0, "Shows that somebody is there"),
     entry(CommandKind::Quit, "quit", (1, UNLIMITED), BEFORE_AUTH, 0, "Closes the connection"),
     entry(CommandKind::Reset, "reset", (1, 1), BEFORE_AUTH, 0, "Makes the connection like a new one"),

@@ -20,6 +20,7 @@ use crate::resp::reply::{ReplyBuffer, RespError};
 use crate::resp::session::RespSession;
 use crate::resp::throttle::ThrottleCommand;
 use crate::resp::throttle_reply::ThrottleReply;
+use crate::resp::transaction::QueuedCommands;
 
 /// Smallest size of one read, in bytes.
 const MIN_READ_BYTES: usize = 4 * 1024;
@@ -115,9 +116,11 @@ impl<'d> RespConnection<'d> {
                     if consumed == 0 {
                         activity.set_phase(Phase::Request);
                     }
+                    let frame = &input[consumed..consumed + length];
                     consumed += length;
                     let next =
-                        run_command(arguments, service, session, &mut pipeline, replies).await;
+                        run_command(arguments, frame, service, session, &mut pipeline, replies)
+                            .await;
                     if next == NextAction::Close {
                         break next;
                     }
@@ -176,6 +179,7 @@ impl<'d> RespConnection<'d> {
 /// Runs one command, and writes the reply to a command that fails.
 async fn run_command<'b>(
     arguments: Arguments<'b>,
+    frame: &[u8],
     service: &'b Service,
     session: &mut RespSession,
     pipeline: &mut Pipeline<'b>,
@@ -191,7 +195,7 @@ async fn run_command<'b>(
         }
         Some(_) => {}
     }
-    match dispatch(arguments, service, session, pipeline, replies).await {
+    match dispatch(arguments, frame, service, session, pipeline, replies).await {
         Ok(next) => next,
         Err(error) => {
             pipeline.finish(replies).await;
@@ -201,22 +205,79 @@ async fn run_command<'b>(
     }
 }
 
+/// Runs a command or a whole transaction, or adds the command to the transaction of the client.
+///
+/// # Errors
+/// The command is unknown, invalid, or not allowed at this point.
+async fn dispatch<'b>(
+    arguments: Arguments<'b>,
+    frame: &[u8],
+    service: &'b Service,
+    session: &mut RespSession,
+    pipeline: &mut Pipeline<'b>,
+    replies: &mut ReplyBuffer,
+) -> Result<NextAction, RespError> {
+    let command = CommandSpec::find(&arguments);
+    if let Some(transaction) = &mut session.transaction
+        && transaction.queue(&command, frame)?
+    {
+        pipeline.finish(replies).await;
+        replies.simple("QUEUED");
+        return Ok(NextAction::Continue);
+    }
+    let command = command?;
+    if !session.is_authenticated() && !command.is_allowed_before_auth() {
+        return Err(RespError::coded("NOAUTH", "Authentication required."));
+    }
+    match command.kind {
+        CommandKind::Exec => {
+            let commands = session.end_transaction()?;
+            pipeline.finish(replies).await;
+            run_transaction(&commands, service, session, replies).await;
+            Ok(NextAction::Continue)
+        }
+        kind => execute(kind, arguments, service, session, pipeline, replies).await,
+    }
+}
+
+/// Runs the commands of a transaction as one pipeline, and writes the array of their replies.
+async fn run_transaction(
+    commands: &QueuedCommands,
+    service: &Service,
+    session: &mut RespSession,
+    replies: &mut ReplyBuffer,
+) {
+    replies.array(commands.count);
+    let mut pipeline = Pipeline::new(service.is_synchronous());
+    let mut frames = &commands.frames[..];
+    // The frames were complete and their commands valid when they were queued.
+    while let Ok(Some(Frame { arguments, length })) = Frame::read(frames)
+        && let Ok(command) = CommandSpec::find(&arguments)
+    {
+        frames = &frames[length..];
+        let executed =
+            execute(command.kind, arguments, service, session, &mut pipeline, replies).await;
+        if let Err(error) = executed {
+            pipeline.finish(replies).await;
+            replies.error(&error);
+        }
+    }
+    pipeline.finish(replies).await;
+}
+
 /// Writes the reply to a command, or submits the command to the pipeline.
 ///
 /// # Errors
-/// The command is unknown, invalid, or not allowed before authentication.
-async fn dispatch<'b>(
+/// The command is invalid.
+async fn execute<'b>(
+    kind: CommandKind,
     mut arguments: Arguments<'b>,
     service: &'b Service,
     session: &mut RespSession,
     pipeline: &mut Pipeline<'b>,
     replies: &mut ReplyBuffer,
 ) -> Result<NextAction, RespError> {
-    let command = CommandSpec::find(&arguments)?;
-    if !session.is_authenticated() && !command.is_allowed_before_auth() {
-        return Err(RespError::coded("NOAUTH", "Authentication required."));
-    }
-    match command.kind {
+    match kind {
         CommandKind::Throttle => {
             let throttle = ThrottleCommand::parse(&mut arguments, &mut session.limits)
                 .map_err(|error| count_rejected(service, error))?;

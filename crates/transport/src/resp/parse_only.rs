@@ -19,7 +19,8 @@ pub fn parse_only(pieces: &[&[u8]]) -> Vec<u8> {
             let consumed = match Frame::read(&input) {
                 Ok(None) => break,
                 Ok(Some(Frame { arguments, length })) => {
-                    if let Err(error) = run_command(arguments, &mut session, &mut replies) {
+                    let frame = &input[..length];
+                    if let Err(error) = run_command(arguments, frame, &mut session, &mut replies) {
                         replies.error(&error);
                     }
                     length
@@ -36,14 +37,46 @@ pub fn parse_only(pieces: &[&[u8]]) -> Vec<u8> {
 }
 
 fn run_command(
-    mut arguments: Arguments<'_>,
+    arguments: Arguments<'_>,
+    frame: &[u8],
     session: &mut RespSession,
     replies: &mut ReplyBuffer,
 ) -> Result<(), RespError> {
     if arguments.is_empty() {
         return Ok(());
     }
-    match CommandSpec::find(&arguments)?.kind {
+    let command = CommandSpec::find(&arguments);
+    if let Some(transaction) = &mut session.transaction
+        && transaction.queue(&command, frame)?
+    {
+        replies.simple("QUEUED");
+        return Ok(());
+    }
+    let kind = command?.kind;
+    if kind != CommandKind::Exec {
+        return execute(kind, arguments, session, replies);
+    }
+    let commands = session.end_transaction()?;
+    replies.array(commands.count);
+    let mut frames = &commands.frames[..];
+    while let Ok(Some(Frame { arguments, length })) = Frame::read(frames)
+        && let Ok(command) = CommandSpec::find(&arguments)
+    {
+        frames = &frames[length..];
+        if let Err(error) = execute(command.kind, arguments, session, replies) {
+            replies.error(&error);
+        }
+    }
+    Ok(())
+}
+
+fn execute(
+    kind: CommandKind,
+    mut arguments: Arguments<'_>,
+    session: &mut RespSession,
+    replies: &mut ReplyBuffer,
+) -> Result<(), RespError> {
+    match kind {
         CommandKind::Throttle => {
             ThrottleCommand::parse(&mut arguments, &mut session.limits)?;
             replies.simple("DECIDED");
@@ -74,6 +107,9 @@ mod tests {
             Just("AUTH"),
             Just("PING"),
             Just("RESET"),
+            Just("MULTI"),
+            Just("exec"),
+            Just("DISCARD"),
             Just("NOPE"),
         ];
         let word = prop_oneof![

@@ -5,6 +5,7 @@ use crate::resp::auth::RespAuth;
 use crate::resp::frame::Arguments;
 use crate::resp::reply::{ReplyBuffer, RespError, RespVersion};
 use crate::resp::throttle::LimitCache;
+use crate::resp::transaction::{QueuedCommands, Transaction};
 
 /// The state of one client connection.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct RespSession {
     is_authenticated: bool,
     name: Vec<u8>,
     pub(crate) limits: LimitCache,
+    /// The transaction that the client has started.
+    pub(crate) transaction: Option<Transaction>,
 }
 
 /// Longest name of a connection, in bytes.
@@ -23,7 +26,8 @@ impl RespSession {
     /// Returns the state of a new connection.
     pub(crate) fn new(id: i64, auth: RespAuth) -> Self {
         let is_authenticated = auth.allows_all();
-        Self { id, auth, is_authenticated, name: Vec::new(), limits: LimitCache::default() }
+        let limits = LimitCache::default();
+        Self { id, auth, is_authenticated, name: Vec::new(), limits, transaction: None }
     }
 
     /// Returns `true` if the client may send every command.
@@ -56,6 +60,7 @@ impl RespSession {
             CommandKind::Reset => {
                 self.is_authenticated = self.auth.allows_all();
                 self.name.clear();
+                self.transaction = None;
                 replies.version = RespVersion::Two;
                 replies.simple("RESET");
             }
@@ -63,9 +68,30 @@ impl RespSession {
             CommandKind::Select => return Err(RespError::error("DB index is out of range")),
             // The caller closes the connection after this reply.
             CommandKind::Quit => replies.ok(),
-            CommandKind::Throttle | CommandKind::Check => {}
+            CommandKind::Multi if self.transaction.is_some() => {
+                return Err(RespError::error("MULTI calls can not be nested"));
+            }
+            CommandKind::Multi => {
+                self.transaction = Some(Transaction::default());
+                replies.ok();
+            }
+            CommandKind::Discard => match self.transaction.take() {
+                Some(_) => replies.ok(),
+                None => return Err(RespError::error("DISCARD without MULTI")),
+            },
+            // The caller runs these.
+            CommandKind::Throttle | CommandKind::Check | CommandKind::Exec => {}
         }
         Ok(())
+    }
+
+    /// Ends the transaction and returns its commands.
+    ///
+    /// # Errors
+    /// No transaction was started, or one of its commands was rejected.
+    pub(crate) fn end_transaction(&mut self) -> Result<QueuedCommands, RespError> {
+        let transaction = self.transaction.take();
+        transaction.ok_or_else(|| RespError::error("EXEC without MULTI"))?.into_commands()
     }
 
     fn auth(

@@ -25,7 +25,7 @@ fn resp_port(server: &Server) -> String {
 }
 
 /// Starts a server with the password `sesame`.
-fn server_with_password() -> Server {
+pub(crate) fn server_with_password() -> Server {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", RULES);
     let listen = "listen: {http: 127.0.0.1:0}";

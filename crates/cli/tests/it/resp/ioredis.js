@@ -21,6 +21,14 @@ async function main() {
     assert.strictEqual(error, null);
     assert.deepStrictEqual(reply.slice(0, 3), [index < 50 ? 0 : 1, 50, Math.max(49 - index, 0)]);
   });
+  const transaction = client.multi();
+  for (let index = 0; index < 100; index++) {
+    transaction.call("CL.THROTTLE", "js-multi", 49, 1, 864000);
+  }
+  const executed = await transaction.exec();
+  assert.deepStrictEqual(executed.map(([, reply]) => reply[0]), [...Array(50).fill(0), ...Array(50).fill(1)]);
+  await assert.rejects(client.multi().call("TG.CHECK", "api", "js").get("a").exec(), /EXECABORT/);
+  assert.strictEqual((await client.call("TG.CHECK", "api", "js", 0))[2], 3);
   await assert.rejects(client.get("a"), /unknown command 'GET'|unknown command 'get'/);
   await client.quit();
 

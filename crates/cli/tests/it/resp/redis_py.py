@@ -29,6 +29,19 @@ for protocol in (2, 3):
     replies = pipeline.execute()
     assert_equal([reply[2] for reply in replies], [max(49 - index, 0) for index in range(100)])
     assert_equal([reply[0] for reply in replies], [0] * 50 + [1] * 50)
+    transaction = client.pipeline()
+    for _ in range(100):
+        transaction.execute_command("CL.THROTTLE", key + "-multi", 49, 1, 864000)
+    replies = transaction.execute()
+    assert_equal([reply[0] for reply in replies], [0] * 50 + [1] * 50)
+    transaction.execute_command("TG.CHECK", "api", key)
+    transaction.get("a")
+    try:
+        transaction.execute()
+        raise AssertionError("a transaction with GET was run")
+    except redis.ResponseError as error:
+        assert "unknown command 'GET'" in str(error), error
+    assert_equal(client.execute_command("TG.CHECK", "api", key, 0)[2], 3)
     try:
         client.get("a")
         raise AssertionError("GET was answered")
