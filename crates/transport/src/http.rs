@@ -325,7 +325,8 @@ fn decode_batch(json: Json<'_>) -> Result<Vec<Json<'_>>, CallError> {
     match checks {
         Some(Json::List(items)) if items.len() <= MAX_CHECKS => Ok(items),
         Some(Json::List(items)) => {
-            Err(CallError::invalid("checks", format!("{} checks", items.len()), wanted()))
+            Err(CallError::invalid("checks", format!("{} checks", items.len()), wanted())
+                .because(InvalidReason::TooLarge))
         }
         Some(other) => Err(CallError::invalid("checks", other.shown(), wanted())),
         None => Err(CallError::invalid("checks", "nothing", wanted())),

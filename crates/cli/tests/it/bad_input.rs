@@ -153,6 +153,41 @@ fn batch_is_a_list_of_at_most_1000_checks() {
 }
 
 #[test]
+fn invalid_calls_are_counted_by_reason_and_logged_and_charge_nothing() {
+    let server = Server::with_rules(RULES);
+    let item = r#"{"rule":"api","client":"alice"}"#;
+    let long = format!(r#"{{"rule":"api","client":"{}"}}"#, "x".repeat(9_000));
+    let many = format!(r#"{{"checks":[{}]}}"#, vec![item; 1_001].join(","));
+    for (path, body) in [
+        ("/v1/check", "{"),
+        ("/v1/check", r#"{"rule":"api","client":"s3cret","cost":-1}"#),
+        ("/v1/check", &long),
+        ("/v1/check/batch", "{"),
+        ("/v1/check/batch", &many),
+        ("/v1/acquire", "["),
+        ("/v1/acquire", r#"{"client":"s3cret"}"#),
+        ("/v1/renew", r#"{"slot":"s3cret"}"#),
+        ("/v1/release", "{}"),
+    ] {
+        assert_eq!(server.request("POST", path, body).status, 400, "{path} {body:.40}");
+    }
+    // Two of three items are invalid.
+    let batch = format!(r#"{{"checks":[{{}},{{"rule":"api","client":"alice","cost":0}},{long}]}}"#);
+    assert_eq!(server.request("POST", "/v1/check/batch", &batch).status, 200);
+    let metrics = server.request_admin("GET", "/metrics", "").body;
+    for (reason, count) in [("undecodable", 3), ("malformed", 5), ("too_large", 3)] {
+        let line = format!(
+            "tidegate_invalid_calls_total{{listener=\"http\",reason=\"{reason}\"}} {count}\n"
+        );
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+    let line = server.wait_for_log("invalid call listener=\"http\"");
+    assert!(!line.contains("s3cret"), "{line}");
+    let peek = server.check(r#"{"rule":"api","client":"alice","cost":0}"#).json();
+    assert_eq!(peek["remaining"], 5);
+}
+
+#[test]
 fn oversized_body_is_413() {
     let server = Server::with_rules(RULES);
     let body = |length: usize| {

@@ -114,6 +114,32 @@ fn batch_checks_are_independent() {
 }
 
 #[test]
+fn invalid_calls_are_counted_by_reason_and_logged_and_charge_nothing() {
+    let server = Server::with_rules(RULES);
+    let caller = GrpcCaller::connect(&server);
+    let long = rule_check("api", &"x".repeat(9_000));
+    for request in [CheckRequest::default(), rule_check("pair", "s3cret"), long.clone()] {
+        assert_eq!(caller.check(request).unwrap_err().code(), Code::InvalidArgument);
+    }
+    let batch = |checks| {
+        let request = CheckBatchRequest { checks };
+        caller.runtime.block_on(caller.native().check_batch(request))
+    };
+    batch(vec![CheckRequest::default(), long]).unwrap();
+    batch(vec![rule_check("api", "alice"); 1_001]).unwrap_err();
+    let metrics = server.request_admin("GET", "/metrics", "").body;
+    for (reason, count) in [("malformed", 3), ("too_large", 3), ("undecodable", 0)] {
+        let line = format!(
+            "tidegate_invalid_calls_total{{listener=\"grpc\",reason=\"{reason}\"}} {count}\n"
+        );
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+    let line = server.wait_for_log("invalid call listener=\"grpc\"");
+    assert!(!line.contains("s3cret"), "{line}");
+    assert_eq!(caller.peek(rule_check("api", "alice")).unwrap().remaining, Some(5));
+}
+
+#[test]
 fn invalid_request_gets_a_status_with_where_found_and_wanted() {
     let server = Server::with_rules(RULES);
     let caller = GrpcCaller::connect(&server);

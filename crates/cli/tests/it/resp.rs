@@ -158,6 +158,45 @@ fn resp_checks_are_counted_and_cl_throttle_is_not_listed_as_a_rule() {
 }
 
 #[test]
+fn invalid_commands_are_counted_by_reason_and_logged_and_charge_nothing() {
+    let server = Server::with_rules(RULES);
+    assert_eq!(server.check("{").status, 400);
+    let mut connection = connect(&server);
+    let long = "x".repeat(9_000);
+    for command in [
+        &["NOPE", "s3cret"][..],
+        &["CL.THROTTLE", "k"],
+        &["CL.THROTTLE", "k", "1", "0", "60"],
+        &["TG.CHECK", "api", "alice", "-1"],
+        &["TG.CHECK", "pair", "s3cret"],
+        &["TG.CHECK", "api", "1", "user", &long],
+        &["TG.CHECK", "api", &long],
+        &["CL.THROTTLE", &long, "1", "1", "60"],
+        &["AUTH", "s3cret"],
+        &["TG.CHECK", "nope", "alice"],
+    ] {
+        let reply = connection.call(command);
+        assert!(matches!(reply, RespValue::Error(_)), "{command:?}: {reply:?}");
+    }
+    let inputs: [&[u8]; 3] = [b"*1\r\n:1\r\n", b"ECHO \"a\r\n", &[b'x'; 20_000]];
+    for input in inputs {
+        let mut broken = connect(&server);
+        broken.send(input);
+        assert!(broken.read_to_end().starts_with("-ERR Protocol error: "));
+    }
+    let metrics = server.request_admin("GET", "/metrics", "").body;
+    for (reason, count) in [("malformed", 5), ("too_large", 4), ("undecodable", 2)] {
+        let line = format!(
+            "tidegate_invalid_calls_total{{listener=\"resp\",reason=\"{reason}\"}} {count}\n"
+        );
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+    let line = server.wait_for_log("invalid call listener=\"resp\"");
+    assert!(line.contains("malformed") && !line.contains("s3cret"), "{line}");
+    assert_eq!(connection.call(&["TG.CHECK", "api", "alice", "0"]).integers()[2], 5);
+}
+
+#[test]
 fn blocked_client_gets_the_remaining_block_time() {
     let server = Server::with_rules(RULES);
     let blocked = server.request_admin(

@@ -32,15 +32,18 @@ pub struct LogInterval {
     suppressed: AtomicU64,
 }
 
-/// Logs invalid calls, at most one line in [`LOG_INTERVAL`].
+/// Logs invalid calls, at most one line per listener in [`LOG_INTERVAL`].
 #[derive(Debug, Default)]
-pub(crate) struct InvalidCallLog(LogInterval);
+pub(crate) struct InvalidCallLog {
+    /// By [`Protocol`], so that calls to one listener do not hide those to another.
+    listeners: [LogInterval; Protocol::ALL.len()],
+}
 
 impl InvalidCallLog {
     /// Logs the error of an invalid call. Values of the caller are left out, because they may be secrets.
     pub(crate) fn log(&self, now: Timestamp, protocol: Protocol, error: &CallError) {
         let Some(reason) = error.reason else { return };
-        let Some(suppressed) = self.0.permit(now) else { return };
+        let Some(suppressed) = self.listeners[protocol as usize].permit(now) else { return };
         tracing::warn!(
             listener = protocol.name(),
             reason = reason.label(),

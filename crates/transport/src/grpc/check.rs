@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use tidegate_core::{
-    CallError, CallStatus, Reply, Request, escape_text, retry_after_seconds, truncate,
+    CallError, CallStatus, InvalidReason, Reply, Request, escape_text, retry_after_seconds,
+    truncate,
 };
 use tidegate_proto::tidegate::v1 as wire;
 use tidegate_proto::tidegate::v1::check_batch_response::{Answer, answer};
@@ -73,7 +74,8 @@ pub(crate) async fn batch(
     let count = message.checks.len();
     if count > MAX_CHECKS {
         let wanted = format!("at most {MAX_CHECKS}");
-        let error = CallError::invalid("checks", format!("{count} checks"), wanted);
+        let error = CallError::invalid("checks", format!("{count} checks"), wanted)
+            .because(InvalidReason::TooLarge);
         return Err(error_status(service.count_rejected(Protocol::Grpc, error)));
     }
     let calls =

@@ -19,7 +19,7 @@ pub(crate) fn number(
     let number = std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok());
     number.filter(|number| range.contains(number)).ok_or_else(|| {
         let (found, (first, last)) = (quoted(argument), (range.start(), range.end()));
-        RespError::error(format_args!(
+        RespError::invalid(format_args!(
             "{name}: found {found}, wanted a whole number from {first} to {last}"
         ))
     })

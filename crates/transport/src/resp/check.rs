@@ -1,6 +1,6 @@
 //! `TG.CHECK rule client [cost]`: checks one rule of the rules file for one client.
 
-use tidegate_core::Request;
+use tidegate_core::{InvalidReason, Request};
 use tidegate_service::call::{Call, NamedClient};
 
 use crate::resp::argument::{cost, text};
@@ -28,12 +28,14 @@ pub(crate) fn parse<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, RespEr
         let name = text(name);
         let Some(value) = pairs.next() else {
             let name = tidegate_core::quote(&name);
-            return Err(RespError::error(format_args!(
+            return Err(RespError::invalid(format_args!(
                 "attribute {name}: found no value, wanted one"
             )));
         };
         let value = text(value);
-        request.insert(name, value).map_err(RespError::error)?;
+        request
+            .insert(name, value)
+            .map_err(|error| RespError::invalid(error).because(InvalidReason::TooLarge))?;
     }
     Ok(Call { rule, client: None, request })
 }

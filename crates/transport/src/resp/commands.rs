@@ -190,7 +190,7 @@ fn unknown_command(arguments: &Arguments<'_>) -> RespError {
         .chars()
         .take(MAX_QUOTED_CHARS)
         .collect();
-    RespError::error(format_args!(
+    RespError::invalid(format_args!(
         "unknown command '{name}', with args beginning with: {beginning}"
     ))
 }
@@ -198,11 +198,11 @@ fn unknown_command(arguments: &Arguments<'_>) -> RespError {
 /// Returns the error for a wrong number of arguments, with the text of Redis. `name` is `command` or
 /// `command|subcommand`.
 pub(crate) fn wrong_number(name: &str) -> RespError {
-    RespError::error(format_args!("wrong number of arguments for '{name}' command"))
+    RespError::invalid(format_args!("wrong number of arguments for '{name}' command"))
 }
 
 /// Returns the error for an unknown subcommand.
 pub(crate) fn unknown_subcommand(command: &str, found: &[u8]) -> RespError {
     let found = quoted(found);
-    RespError::error(format_args!("unknown subcommand {found} of {command}"))
+    RespError::invalid(format_args!("unknown subcommand {found} of {command}"))
 }

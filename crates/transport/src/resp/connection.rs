@@ -127,7 +127,9 @@ impl<'d> RespConnection<'d> {
                 }
                 Err(error) => {
                     pipeline.finish(replies).await;
-                    replies.error(&RespError::error(format_args!("Protocol error: {error}")));
+                    let reason = error.reason();
+                    let error = RespError::error(format_args!("Protocol error: {error}"));
+                    replies.error(&count_rejected(service, error.because(reason)));
                     break NextAction::Close;
                 }
             }
@@ -199,7 +201,7 @@ async fn run_command<'b>(
         Ok(next) => next,
         Err(error) => {
             pipeline.finish(replies).await;
-            replies.error(&error);
+            replies.error(&count_rejected(service, error));
             NextAction::Continue
         }
     }
@@ -259,7 +261,7 @@ async fn run_transaction(
             execute(command.kind, arguments, service, session, &mut pipeline, replies).await;
         if let Err(error) = executed {
             pipeline.finish(replies).await;
-            replies.error(&error);
+            replies.error(&count_rejected(service, error));
         }
     }
     pipeline.finish(replies).await;
@@ -279,8 +281,7 @@ async fn execute<'b>(
 ) -> Result<NextAction, RespError> {
     match kind {
         CommandKind::Throttle => {
-            let throttle = ThrottleCommand::parse(&mut arguments, &mut session.limits)
-                .map_err(|error| count_rejected(service, error))?;
+            let throttle = ThrottleCommand::parse(&mut arguments, &mut session.limits)?;
             if pipeline.is_synchronous() {
                 CommandReply::Throttle(throttle.decide(service).await).write(replies);
                 return Ok(NextAction::Continue);
@@ -294,7 +295,7 @@ async fn execute<'b>(
             pipeline.submit(decision, order, replies).await;
         }
         CommandKind::Check => {
-            let call = check::parse(arguments).map_err(|error| count_rejected(service, error))?;
+            let call = check::parse(arguments)?;
             if pipeline.is_synchronous() {
                 let reply = ThrottleReply::from_result(service.check(Protocol::Resp, call).await);
                 CommandReply::Check(reply).write(replies);
@@ -318,12 +319,12 @@ async fn execute<'b>(
     Ok(NextAction::Continue)
 }
 
-/// Counts a call that could not be parsed, and returns its error unchanged.
+/// Counts and logs an invalid command, and returns its error unchanged. The log has no text of the client.
 fn count_rejected(service: &Service, error: RespError) -> RespError {
-    let _ = service.count_rejected(
-        Protocol::Resp,
-        CallError::invalid("command", "other arguments", "its own"),
-    );
+    if let Some(reason) = error.reason {
+        let rejected = CallError::invalid("command", "another one", "a valid command");
+        let _ = service.count_rejected(Protocol::Resp, rejected.because(reason));
+    }
     error
 }
 

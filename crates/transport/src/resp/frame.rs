@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use thiserror::Error;
+use tidegate_core::InvalidReason;
 
 /// Largest number of arguments of one command, including its name.
 pub(crate) const MAX_ARGUMENTS: usize = 64;
@@ -136,6 +137,20 @@ pub(crate) enum FrameError {
     Inline,
     #[error("unbalanced quotes in request")]
     Quotes,
+}
+
+impl FrameError {
+    /// Returns the reason why the input is invalid.
+    pub(crate) fn reason(self) -> InvalidReason {
+        match self {
+            Self::TooLong | Self::Inline => InvalidReason::TooLarge,
+            Self::Count
+            | Self::Length
+            | Self::Expected { .. }
+            | Self::MissingLineEnd
+            | Self::Quotes => InvalidReason::Undecodable,
+        }
+    }
 }
 
 #[cfg(test)]

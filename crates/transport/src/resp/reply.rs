@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tidegate_core::InvalidReason;
+
 /// Longest text of an error, in bytes.
 const MAX_ERROR_BYTES: usize = 512;
 
@@ -16,23 +18,38 @@ pub(crate) enum RespVersion {
 
 /// An error reply: a code in capitals and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RespError(String);
+pub(crate) struct RespError {
+    text: String,
+    /// The reason, if the command is invalid. Such errors are counted.
+    pub(crate) reason: Option<InvalidReason>,
+}
 
 impl RespError {
     /// Returns an error with the generic code `ERR`.
     pub(crate) fn error(text: impl fmt::Display) -> Self {
-        Self(format!("ERR {text}"))
+        Self::coded("ERR", text)
     }
 
     /// Returns an error with a code that clients can distinguish.
     pub(crate) fn coded(code: &str, text: impl fmt::Display) -> Self {
-        Self(format!("{code} {text}"))
+        Self { text: format!("{code} {text}"), reason: None }
+    }
+
+    /// Returns the error of an invalid command.
+    pub(crate) fn invalid(text: impl fmt::Display) -> Self {
+        Self::error(text).because(InvalidReason::Malformed)
+    }
+
+    /// Returns the same error of an invalid command with this reason.
+    pub(crate) fn because(mut self, reason: InvalidReason) -> Self {
+        self.reason = Some(reason);
+        self
     }
 }
 
 impl fmt::Display for RespError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -78,8 +95,8 @@ impl ReplyBuffer {
     /// Writes an error on one line. Control characters, which may come from the client, become spaces.
     pub(crate) fn error(&mut self, error: &RespError) {
         self.bytes.push(b'-');
-        let text = error.0.as_bytes();
-        let text = &text[..error.0.floor_char_boundary(MAX_ERROR_BYTES)];
+        let text = error.text.as_bytes();
+        let text = &text[..error.text.floor_char_boundary(MAX_ERROR_BYTES)];
         let line = text.iter().map(|byte| if byte.is_ascii_control() { b' ' } else { *byte });
         self.bytes.extend(line);
         self.end();

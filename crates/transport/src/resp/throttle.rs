@@ -87,7 +87,7 @@ impl LimitParameters {
     fn limit(self) -> Result<Arc<Limit>, RespError> {
         let quota = Quota::per(self.count, Span::from_secs(self.period)).burst(self.max_burst + 1);
         let limit = Limit::new(Algorithm::TokenBucket, quota);
-        limit.map(Arc::new).map_err(|error| RespError::error(format_args!("max_burst: {error}")))
+        limit.map(Arc::new).map_err(|error| RespError::invalid(format_args!("max_burst: {error}")))
     }
 }
 

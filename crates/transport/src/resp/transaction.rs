@@ -3,6 +3,8 @@
 //! A transaction is not atomic: commands of other clients can be decided between its own. Client libraries
 //! use it to run all commands or, if one of them is invalid, none.
 
+use tidegate_core::InvalidReason;
+
 use crate::resp::commands::{CommandKind, CommandSpec};
 use crate::resp::reply::RespError;
 
@@ -55,15 +57,16 @@ impl Transaction {
             | CommandKind::Discard
             | CommandKind::Quit
             | CommandKind::Reset => return Ok(false),
-            _ => return Err(RespError::error("Command not allowed inside a transaction")),
+            _ => return Err(RespError::invalid("Command not allowed inside a transaction")),
         }
         if self.is_aborted {
             return Ok(true);
         }
         if frame.len() > MAX_TRANSACTION_BYTES - self.frames.len() {
-            return Err(RespError::error(format_args!(
+            let error = RespError::invalid(format_args!(
                 "transaction: found more than {MAX_TRANSACTION_BYTES} bytes, wanted at most {MAX_TRANSACTION_BYTES}"
-            )));
+            ));
+            return Err(error.because(InvalidReason::TooLarge));
         }
         self.frames.extend_from_slice(frame);
         self.commands += 1;
