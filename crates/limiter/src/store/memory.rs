@@ -127,7 +127,9 @@ impl MemoryStore {
     /// Makes an empty store for `max_keys`, at least one, and `max_bytes` of tables, logs and slots in flight. The store
     /// is full when it reaches either.
     ///
-    /// Overflow buckets, renewals and releases of slots, and leases are stored in a full store too.
+    /// Overflow buckets, renewals and releases of slots, and leases are stored in a full store too. They exceed
+    /// `max_bytes` by 16 buckets per rule, each with the log or slots of a client, and by at most 350 bytes for each slot that
+    /// is renewed after its hold has ended. [`usage`](Self::usage) includes them.
     #[must_use]
     pub fn with_capacity(max_keys: usize, max_bytes: usize, clock: Clock) -> Self {
         let max_keys = max_keys.max(1);

@@ -235,3 +235,35 @@ fn expired_logs_make_room_for_new_clients() {
     assert!(store.usage().expired > 0, "{:?}", store.usage());
     assert!(store.usage().overflowed < full.overflowed + 10, "{:?}", store.usage());
 }
+
+#[test]
+fn renewed_slots_exceed_a_full_store_by_a_bounded_and_reported_size() {
+    let (time, limit) = (ManualClock::default(), &limits()[4]);
+    let max_bytes = 20_000;
+    let store = MemoryStore::with_capacity(1_000, max_bytes, time.clock());
+    // Returns the slots of clients with a bucket of their own; the others use overflow buckets.
+    let fill = |clients: std::ops::Range<u128>| -> Vec<_> {
+        let acquired = clients.filter_map(|client| {
+            let before = store.usage().overflowed;
+            let outcome = store.charge_one(&charge(client, limit, 1), time.now());
+            let is_own = store.usage().overflowed == before;
+            let token = outcome.refund_token().filter(|_| is_own)?;
+            Some((key(client), Arc::clone(limit), token, 1))
+        });
+        acquired.collect()
+    };
+    let first = fill(1..1_000);
+    assert!(first.len() > 10, "{}", first.len());
+    // The holds end, other clients fill the store, and the first clients renew late.
+    time.advance(Span::HOUR);
+    store.sweep(store.shards());
+    fill(1_000..2_000);
+    let full = store.usage();
+    assert!(first.iter().all(|charged| store.renew_one(&refund(charged))));
+    let usage = store.usage();
+    assert!(usage.bytes > max_bytes && usage.bytes > full.bytes, "{full:?} {usage:?}");
+    assert_eq!(usage.bytes, kept_bytes(&store));
+    // A table has at most twice the slots that it needs.
+    let renewed = first.len() * 2 * (125 + 48);
+    assert!(usage.bytes <= full.bytes + renewed, "{full:?} {usage:?}, {} renewed", first.len());
+}
