@@ -67,6 +67,9 @@ pub struct RuleView<T: Text = String> {
     /// The penalty of clients that continue after denials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub penalty: Option<T>,
+    /// The answer to callers that send negative hits.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["deny", "allow"])))]
+    pub caller_refunds: T,
 }
 
 /// A limit, its algorithm and its bound.

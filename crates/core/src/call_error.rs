@@ -102,11 +102,14 @@ pub enum InvalidReason {
     TooLarge,
     /// The message lacks a field, or has a value that is not allowed.
     Malformed,
+    /// The caller may not do this: a refund that no rule allows, or a call of a web page.
+    NotAllowed,
 }
 
 impl InvalidReason {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 3] = [Self::Undecodable, Self::TooLarge, Self::Malformed];
+    pub const ALL: [Self; 4] =
+        [Self::Undecodable, Self::TooLarge, Self::Malformed, Self::NotAllowed];
 
     /// Returns the value of the metric label.
     #[must_use]
@@ -115,6 +118,7 @@ impl InvalidReason {
             Self::Undecodable => "undecodable",
             Self::TooLarge => "too_large",
             Self::Malformed => "malformed",
+            Self::NotAllowed => "not_allowed",
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::limits::{Override, TierLimits};
 use crate::penalty::Penalty;
 use crate::per::AttributeChain;
 use crate::rollout::Rollout;
-use crate::rule::{Mode, OnStoreFailure};
+use crate::rule::{CallerRefunds, Mode, OnStoreFailure};
 
 /// Every field of a rule, under its name in a rules document.
 ///
@@ -38,6 +38,8 @@ pub struct CanonicalRule<'a> {
     pub rollout: Option<Rollout>,
     /// `penalty`.
     pub penalty: Option<&'a Penalty>,
+    /// `caller_refunds`.
+    pub caller_refunds: CallerRefunds,
 }
 
 impl CanonicalRule<'_> {
@@ -59,6 +61,7 @@ impl CanonicalRule<'_> {
             on_store_failure,
             rollout,
             penalty,
+            caller_refunds,
         } = *self;
         encode_text(name, &mut |bytes| out("name", bytes));
         encode_conditions(conditions, &mut |bytes| out("match", bytes));
@@ -76,6 +79,13 @@ impl CanonicalRule<'_> {
         let penalty = penalty
             .map(|penalty| format!("{} {} {}", penalty.after(), penalty.within(), penalty.block()));
         encode_text(&penalty.unwrap_or_default(), &mut |bytes| out("penalty", bytes));
+        // Without bytes if refunds are denied, so that such rules keep the bytes that earlier releases have.
+        match caller_refunds {
+            CallerRefunds::Deny => out("caller_refunds", &[]),
+            CallerRefunds::Allow => {
+                encode_text(caller_refunds.name(), &mut |bytes| out("caller_refunds", bytes));
+            }
+        }
     }
 }
 

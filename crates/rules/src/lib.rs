@@ -59,6 +59,6 @@ pub use network::{NetworkError, NetworkSet, canonical_network, parse_address, pa
 pub use penalty::{DenialThreshold, Penalty, PenaltyError};
 pub use per::{AttributeChain, PickedAttribute};
 pub use rollout::{Rollout, RolloutError};
-pub use rule::{Mode, OnStoreFailure, Rule};
+pub use rule::{CallerRefunds, Mode, OnStoreFailure, Rule};
 pub use set::RuleSet;
 pub use source_range::SourceRange;

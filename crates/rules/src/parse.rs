@@ -20,7 +20,9 @@ use crate::penalty::{DenialThreshold, Penalty};
 use crate::per::AttributeChain;
 use crate::raw::{RawRule, keys, list, or_report, peek, required, text, whole, word};
 use crate::rollout::Rollout;
-use crate::rule::{Mode, OnStoreFailure, PENALTY_NEEDS_PER, ROLLOUT_NEEDS_PER, Rule, check_name};
+use crate::rule::{
+    CallerRefunds, Mode, OnStoreFailure, PENALTY_NEEDS_PER, ROLLOUT_NEEDS_PER, Rule, check_name,
+};
 use crate::set::{RuleSet, check_size};
 use crate::source_range::SourceRange;
 use crate::yaml::{self, YamlNode};
@@ -105,6 +107,7 @@ fn rule(raw: &RawRule<'_>, at: SourceRange, report: &mut ErrorReport) -> Option<
     let mode = word(raw.mode, "mode", MODE_WORDS, report);
     let on_store_failure =
         word(raw.on_store_failure, "on_store_failure", ON_STORE_FAILURE_WORDS, report);
+    let caller_refunds = word(raw.caller_refunds, "caller_refunds", CALLER_REFUNDS_WORDS, report);
     let accuracy = accuracy(raw, report);
     // Limits are read even if the algorithm is unknown, to report their own errors too.
     let counted_by = algorithm.or_else(|| implied(raw)).unwrap_or_default();
@@ -164,6 +167,7 @@ fn rule(raw: &RawRule<'_>, at: SourceRange, report: &mut ErrorReport) -> Option<
     rule.on_store_failure = on_store_failure?;
     rule.rollout = rollout?;
     rule.penalty = penalty?;
+    rule.caller_refunds = caller_refunds?;
     Some(rule)
 }
 
@@ -177,6 +181,11 @@ pub(crate) const ON_STORE_FAILURE_WORDS: [(&str, OnStoreFailure); 3] = [
     (OnStoreFailure::Allow.name(), OnStoreFailure::Allow),
     (OnStoreFailure::Deny.name(), OnStoreFailure::Deny),
     (OnStoreFailure::Local.name(), OnStoreFailure::Local),
+];
+
+pub(crate) const CALLER_REFUNDS_WORDS: [(&str, CallerRefunds); 2] = [
+    (CallerRefunds::Deny.name(), CallerRefunds::Deny),
+    (CallerRefunds::Allow.name(), CallerRefunds::Allow),
 ];
 
 pub(crate) const ALGORITHM_WORDS: [(&str, Algorithm); 6] = [

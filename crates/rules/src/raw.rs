@@ -46,6 +46,7 @@ raw_rule! {
     mode = "mode",
     rollout = "rollout",
     penalty = "penalty",
+    caller_refunds = "caller_refunds",
 }
 
 /// Returns the value of a key of a map, without any report.

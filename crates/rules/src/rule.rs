@@ -62,6 +62,29 @@ impl OnStoreFailure {
     }
 }
 
+/// The answer of a rule to refunds that callers of a server request without a receipt.
+///
+/// Refunds by receipt, and those of operators, do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CallerRefunds {
+    /// Rejects the call.
+    #[default]
+    Deny,
+    /// Refunds the latest usage.
+    Allow,
+}
+
+impl CallerRefunds {
+    /// Returns the word in a rules document.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
+}
+
 /// A limit, the requests it applies to, and the clients that it counts separately.
 ///
 /// Usually read from YAML by [`RuleSet::parse`](crate::RuleSet::parse); in code:
@@ -91,6 +114,7 @@ pub struct Rule {
     pub(crate) mode: Mode,
     pub(crate) rollout: Option<Rollout>,
     pub(crate) penalty: Option<Penalty>,
+    pub(crate) caller_refunds: CallerRefunds,
 }
 
 impl Rule {
@@ -132,6 +156,7 @@ impl Rule {
             mode: Mode::default(),
             rollout: None,
             penalty: None,
+            caller_refunds: CallerRefunds::default(),
         }
     }
 
@@ -353,6 +378,12 @@ impl Rule {
         self.rollout
     }
 
+    /// Returns the answer to refunds that callers request without a receipt.
+    #[must_use]
+    pub fn caller_refunds(&self) -> CallerRefunds {
+        self.caller_refunds
+    }
+
     /// Returns the penalty for a client that continues after it was denied.
     #[must_use]
     pub fn penalty(&self) -> Option<&Penalty> {
@@ -447,6 +478,7 @@ impl Rule {
             mode,
             rollout,
             penalty,
+            caller_refunds,
         } = self;
         CanonicalRule {
             name,
@@ -460,6 +492,7 @@ impl Rule {
             on_store_failure: *on_store_failure,
             rollout: *rollout,
             penalty: penalty.as_ref(),
+            caller_refunds: *caller_refunds,
         }
     }
 }

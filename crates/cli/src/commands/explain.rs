@@ -13,7 +13,7 @@ use tidegate_limiter::Clock;
 use tidegate_limiter::tower::canonicalize;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{
-    AppliedLimit, AttributeChain, CanonicalRule, LimitOrigin, Mode, Rule, RuleSet,
+    AppliedLimit, AttributeChain, CallerRefunds, CanonicalRule, LimitOrigin, Mode, Rule, RuleSet,
 };
 use tidegate_service::rules::{NativeRules, ParsedRules, RuleSource};
 
@@ -194,6 +194,7 @@ impl ExplainCommand {
             on_store_failure: _,
             rollout,
             penalty: _,
+            caller_refunds,
         } = form;
         if let Err(mismatch) = rule.matches(request) {
             output.data(format_args!("{name} does not apply"));
@@ -220,6 +221,9 @@ impl ExplainCommand {
         }
         if let Some(penalty) = penalty(&form, applied.limit) {
             output.data(format_args!("  penalty  {penalty}"));
+        }
+        if caller_refunds == CallerRefunds::Allow {
+            output.data(format_args!("  refunds  callers may send negative hits"));
         }
         let (left, remaining) = match &self.server {
             Some(server) => self.fetch_remaining(server, rule, request)?,

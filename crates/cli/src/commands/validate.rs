@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidegate_core::Limit;
-use tidegate_rules::{CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet};
+use tidegate_rules::{
+    CallerRefunds, CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet,
+};
 use tidegate_service::config_error::{ConfigError, read_file};
 use tidegate_service::envoy::{self, EnvoyRules};
 use tidegate_service::rules::{NativeRules, ParsedRules};
@@ -158,6 +160,7 @@ fn describe(rule: &CanonicalRule<'_>, output: &mut CommandOutput<'_>) {
         on_store_failure: _,
         rollout,
         penalty: _,
+        caller_refunds,
     } = *rule;
     let note = match mode {
         Mode::Enforce => "",
@@ -175,6 +178,9 @@ fn describe(rule: &CanonicalRule<'_>, output: &mut CommandOutput<'_>) {
     }
     if let Some(penalty) = penalty(rule, limit) {
         output.data(format_args!("  penalty: {penalty}"));
+    }
+    if caller_refunds == CallerRefunds::Allow {
+        output.data(format_args!("  refunds: callers may send negative hits"));
     }
     if let Some(tiers) = tiers {
         for (name, limit) in tiers.iter().take(MAX_LISTED) {

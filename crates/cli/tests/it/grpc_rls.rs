@@ -18,6 +18,7 @@ rules:
     match: {domain: edge, user: {present: true}}
     per: [user]
     limit: 5 per 365 days
+    caller_refunds: allow
   - name: per-path
     match: {domain: edge, path: {present: true}}
     per: [path]

@@ -11,7 +11,8 @@ use crate::accuracy::Accuracy;
 use crate::ignored::IgnoredDifferences;
 use crate::parse::condition::{IGNORE_KEY, TEST_KEYS};
 use crate::parse::{
-    ACCURACY_WORDS, ALGORITHM_WORDS, HOT_WORDS, MODE_WORDS, ON_STORE_FAILURE_WORDS, UNBOUNDED_WORD,
+    ACCURACY_WORDS, ALGORITHM_WORDS, CALLER_REFUNDS_WORDS, HOT_WORDS, MODE_WORDS,
+    ON_STORE_FAILURE_WORDS, UNBOUNDED_WORD,
 };
 use crate::per::AttributeChain;
 use crate::rule::Rule;
@@ -188,6 +189,11 @@ fn rule() -> Schema {
         )
         .key("rollout", share("The share of clients that the rule applies to, always the same clients. Needs `per`."))
         .key("penalty", penalty.example(json!({"after": "10x", "within": "1m", "block": "10m"})))
+        .key(
+            "caller_refunds",
+            Schema::word("The answer to callers of Envoy's rate limit service that send negative hits: `deny` rejects the call, `allow` refunds. Operators can always refund.", words(&CALLER_REFUNDS_WORDS.map(|(word, _)| word)))
+                .example("allow"),
+        )
         .with("dependentRequired", json!({"penalty": ["per"], "rollout": ["per"]}))
         .with(
             "allOf",

@@ -61,6 +61,7 @@ fn shows(key: &str, field: &str) -> bool {
     match key {
         "fleet" => field == "accuracy",
         "onStoreFailure" => field == "on_store_failure",
+        "callerRefunds" => field == "caller_refunds",
         _ => key == field,
     }
 }
@@ -183,7 +184,7 @@ mod tests {
     ];
 
     /// Other changes of a rule: the key, the old and the new rule.
-    const RULES: [(&str, &str, &str); 24] = [
+    const RULES: [(&str, &str, &str); 25] = [
         ("name", "name: a, limit: 1/s", "name: b, limit: 1/s"),
         ("per", "per: [ip]", "per: [user | ip]"),
         ("burst", "burst: 1", "burst: 2"),
@@ -212,6 +213,7 @@ mod tests {
         ("on_store_failure", "on_store_failure: deny", "on_store_failure: local"),
         ("mode", "mode: shadow", "mode: off"),
         ("rollout", "per: [ip]", "per: [ip], rollout: 100%"),
+        ("caller_refunds", "mode: enforce", "caller_refunds: allow"),
         ("penalty", "per: [ip]", "per: [ip], penalty: {after: 5, within: 1m, block: 1m}"),
         (
             "penalty.after",

@@ -20,6 +20,7 @@ pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
         on_store_failure,
         rollout,
         penalty,
+        caller_refunds,
     } = rule.canonical();
     RuleView {
         name: name.into(),
@@ -34,6 +35,7 @@ pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
         tiers: tiers.map(tiers_view),
         overrides: overrides.iter().map(override_view).collect(),
         penalty: penalty.map(|penalty| penalty.describe(limit).into()),
+        caller_refunds: caller_refunds.name().into(),
     }
 }
 

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{CallError, InvalidReason, Limit, Request, RuleIndex};
+use tidegate_core::{CallError, InvalidReason, Limit, Request, RuleIndex, quote};
 use tidegate_limiter::{CheckRequest, CheckTarget};
+use tidegate_rules::{CallerRefunds, Mode};
 
 use crate::active_rules::ActiveRules;
 use crate::envoy::{EnvoyLimit, EnvoyMatch, drop_replaced};
@@ -107,11 +108,31 @@ fn plan_descriptor<'a>(
         Hits::Refund(hits) => (hits, true),
     };
     let request = attributes(domain, descriptor)?.cost(hits);
+    if is_refund {
+        check_refund(rules, &request)?;
+    }
     let own = own_limit(rls, rules, domain, descriptor, found, hits)?;
     // Every descriptor needs at least one check. With a limit of its own, the rules are checked only if one matches.
     let no_own_check = matches!(own, DescriptorLimit::Nothing | DescriptorLimit::Unlimited(_));
     let checks_rules = no_own_check || !rules.limiter.rules().matching_indices(&request).is_empty();
     Ok(DescriptorChecks { request, checks_rules, own, is_refund })
+}
+
+/// Checks that every rule that matches a refund allows it. A shadow rule decides nothing, and its permission is not
+/// needed.
+///
+/// # Errors
+/// A rule does not allow refunds of callers. The whole call is rejected, and nothing is charged or refunded.
+fn check_refund(rules: &ActiveRules, request: &Request<'_>) -> Result<(), CallError> {
+    let set = rules.limiter.rules();
+    let matching = set.matching_indices(request);
+    let mut matching = matching.iter().filter_map(|index| set.get(*index));
+    let denies = matching
+        .find(|rule| rule.mode() == Mode::Enforce && rule.caller_refunds() == CallerRefunds::Deny);
+    let Some(rule) = denies else { return Ok(()) };
+    let found = format!("a refund of rule {}", quote(rule.name()));
+    let error = CallError::invalid("isNegativeHits", found, "caller_refunds: allow in this rule");
+    Err(error.because(InvalidReason::NotAllowed))
 }
 
 fn own_limit<'a>(
