@@ -50,7 +50,7 @@ export async function request(method, path, { body, headers = {}, signal } = {})
     const type = response.headers.get("content-type") ?? "";
     const content = type.includes("json") && text ? JSON.parse(text) : text;
     if (response.status === 401) {
-      await promptForToken(token ? "Wrong token. Enter the value of admin.token." : null);
+      await promptForToken(token ? "Wrong token. Enter the value of admin.token or admin.read_token." : null);
       continue;
     }
     if (!response.ok) throw new ApiError(response.status, content?.detail ?? `status ${response.status}`, content);

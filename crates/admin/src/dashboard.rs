@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use hyper::Response;
-use hyper::header::{
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-};
+use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY};
 use tidegate_net::http::response::Body;
 
 /// Expands to the name and the content of each file. The files are part of the binary.
@@ -64,7 +62,6 @@ impl DashboardFile {
         for (name, value) in [
             (CONTENT_TYPE, self.media_type),
             (CONTENT_SECURITY_POLICY, SECURITY_POLICY),
-            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
@@ -95,7 +92,6 @@ mod tests {
     fn root_path_serves_index_html() {
         let page = DashboardFile::find("/").unwrap().response();
         assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
-        assert_eq!(page.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
         assert!(DashboardFile::find("/index.html").is_some());
     }
 

@@ -22,8 +22,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use tidegate_net::auth_failures::{AfterFailure, AuthFailures};
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::HttpHandler;
 use tidegate_net::listener::{ConnectionTimeouts, Peer};
@@ -35,6 +36,7 @@ use tokio::sync::Semaphore;
 
 use self::dashboard::DashboardFile;
 pub use self::guard::AccessGuard;
+use self::guard::{AuthError, RequestHead};
 
 /// Most open connections.
 const MAX_CONNECTIONS: usize = 64;
@@ -53,6 +55,7 @@ const LAB_PATH: &str = if cfg!(feature = "simulate") { " /v1/lab," } else { "" }
 #[derive(Debug)]
 pub struct AdminApi {
     pub(crate) guard: AccessGuard,
+    auth_failures: AuthFailures,
     pub(crate) service: Arc<Service>,
     pub(crate) manager: Arc<RulesManager>,
     /// LiveHistory figures, sampled once a second.
@@ -78,6 +81,7 @@ impl AdminApi {
     /// Returns the admin API of a service.
     pub fn new(
         guard: AccessGuard,
+        auth_failures: AuthFailures,
         service: Arc<Service>,
         manager: Arc<RulesManager>,
         schemas: SchemaFiles,
@@ -85,6 +89,7 @@ impl AdminApi {
         let live = Arc::new(LiveHistory::new(service.clock().now()));
         Self {
             guard,
+            auth_failures,
             service,
             manager,
             live,
@@ -98,6 +103,17 @@ impl AdminApi {
     /// Returns the timeouts of the admin listener: the defaults, with a lower maximum of connections.
     pub fn timeouts() -> ConnectionTimeouts {
         ConnectionTimeouts { connections: MAX_CONNECTIONS, ..ConnectionTimeouts::default() }
+    }
+
+    /// Returns the response to a request that is not permitted. A wrong token is counted and answered late.
+    async fn reject(&self, error: AuthError, from: SocketAddr) -> Response<Body> {
+        let mut response = error.response();
+        if matches!(error, AuthError::WrongToken)
+            && self.auth_failures.delay_answer(from).await == AfterFailure::Close
+        {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     async fn route(&self, request: Request<Incoming>, from: SocketAddr) -> Response<Body> {
@@ -148,10 +164,14 @@ impl HttpHandler for AdminApi {
                 Ok(()) => read_only(&request, || file.response()),
                 Err(error) => error.response(),
             },
-            None => match self.guard.authenticate(request.headers()) {
-                Ok(()) => self.route(request, peer.address).await,
-                Err(error) => error.response(),
-            },
+            None => {
+                let (method, path) = (request.method(), request.uri().path());
+                let head = RequestHead { method, path, headers: request.headers() };
+                match self.guard.authenticate(&head) {
+                    Ok(()) => self.route(request, peer.address).await,
+                    Err(error) => self.reject(error, peer.address).await,
+                }
+            }
         };
         // Responses change all the time, and are for this operator only.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

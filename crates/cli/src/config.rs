@@ -78,6 +78,8 @@ pub(crate) struct ListenConfig {
     pub(crate) gateway: ListenAddress,
     /// Token that requests to the admin listener must have.
     pub(crate) token: Option<BearerToken>,
+    /// Token that permits requests to the admin listener that change nothing.
+    pub(crate) read_token: Option<BearerToken>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: DrainConfig,
 }
@@ -162,6 +164,9 @@ impl Config {
         };
         let (listener, gateway) =
             gateway::resolve(flags.gateway, &flags.upstream, file.gateway, file.forwarding)?;
+        let token = file.token.map_or_else(token, |token| Ok(Some(token)))?;
+        let read_token = file.read_token.map_or_else(read_token, |token| Ok(Some(token)))?;
+        check_read_token(token.as_ref(), read_token.as_ref())?;
         let store = Self::store(flags.redis.as_ref(), file.redis, &file.memory, state)?;
         Ok(Self {
             listen: ListenConfig {
@@ -172,7 +177,8 @@ impl Config {
                 admin: or_default(flags.admin.or(file.admin), DEFAULT_ADMIN),
                 tls: file.tls,
                 drain: file.drain,
-                token: file.token.map_or_else(token, |token| Ok(Some(token)))?,
+                token,
+                read_token,
                 gateway: listener,
             },
             store,
@@ -234,11 +240,33 @@ impl LogConfig {
 /// # Errors
 /// The value is not a valid token.
 pub(crate) fn token() -> Result<Option<BearerToken>, ConfigError> {
-    const NAME: &str = "TIDEGATE_TOKEN";
-    let Some(text) = environment(NAME)? else { return Ok(None) };
+    token_variable("TIDEGATE_TOKEN")
+}
+
+/// Returns the read token of `TIDEGATE_READ_TOKEN`.
+fn read_token() -> Result<Option<BearerToken>, ConfigError> {
+    token_variable("TIDEGATE_READ_TOKEN")
+}
+
+fn token_variable(name: &'static str) -> Result<Option<BearerToken>, ConfigError> {
+    let Some(text) = environment(name)? else { return Ok(None) };
     text.parse()
         .map(Some)
-        .map_err(|message| ConfigError::Invalid(vec![InvalidEntry::new(NAME, None, message)]))
+        .map_err(|message| ConfigError::Invalid(vec![InvalidEntry::new(name, None, message)]))
+}
+
+/// Checks that a read token limits access: there is a full token, and it is another one.
+fn check_read_token(
+    token: Option<&BearerToken>,
+    read_token: Option<&BearerToken>,
+) -> Result<(), ConfigError> {
+    let Some(read_token) = read_token else { return Ok(()) };
+    let reason = match token {
+        None => "needs admin.token, found none (without it every request may change rules)",
+        Some(token) if token == read_token => "must differ from admin.token, found the same text",
+        Some(_) => return Ok(()),
+    };
+    Err(ConfigError::NotInFile { place: "admin.read_token", reason: reason.to_owned() })
 }
 
 /// Returns whether colours are wanted: `NO_COLOR` is unset or empty.

@@ -11,6 +11,8 @@ use tidegate_admin::{AccessGuard, AdminApi, SchemaFiles, is_loopback};
 use tidegate_core::Span;
 use tidegate_gateway::{GatewayConfig, GatewayContext, GatewayThreads, UpstreamSet};
 use tidegate_limiter::Clock;
+use tidegate_net::auth_failures::AuthFailures;
+use tidegate_net::http::page_guard::PageGuard;
 use tidegate_net::http1::Http1;
 use tidegate_net::listener::tls::TlsError;
 use tidegate_net::listener::{
@@ -44,7 +46,7 @@ pub(crate) struct BoundListener {
 /// The sockets of a listener, and the configuration of its protocol.
 #[derive(Debug)]
 enum Endpoint {
-    Http(TcpListener),
+    Http(TcpListener, PageGuard),
     Grpc(TcpListener),
     Resp(TcpListener, RespAuth),
     /// One socket for each thread.
@@ -86,7 +88,8 @@ pub(crate) async fn bind_all(
     let mut bound = Vec::new();
     if let ListenAddress::At(address) = &listen.http {
         let socket = bind_socket("http", address).await?;
-        bound.push(BoundListener::new("http", listen, &["http/1.1"], Endpoint::Http(socket))?);
+        let endpoint = Endpoint::Http(socket, PageGuard::new(address));
+        bound.push(BoundListener::new("http", listen, &["http/1.1"], endpoint)?);
     }
     if let ListenAddress::At(address) = &listen.grpc {
         let socket = bind_socket("grpc", address).await?;
@@ -106,7 +109,7 @@ pub(crate) async fn bind_all(
     }
     if let ListenAddress::At(address) = &listen.admin {
         let socket = bind_socket("admin", address).await?;
-        let guard = AccessGuard::new(listen.token.as_ref(), address);
+        let guard = AccessGuard::new(listen.token.as_ref(), listen.read_token.as_ref(), address);
         let endpoint = Endpoint::Admin(socket, guard);
         let admin = BoundListener::new("admin", listen, &["http/1.1"], endpoint)?;
         if listen.token.is_none() && !is_loopback(admin.address) {
@@ -134,7 +137,7 @@ impl BoundListener {
         endpoint: Endpoint,
     ) -> Result<Self, BindError> {
         let bound = match &endpoint {
-            Endpoint::Http(socket)
+            Endpoint::Http(socket, _)
             | Endpoint::Grpc(socket)
             | Endpoint::Resp(socket, _)
             | Endpoint::Admin(socket, _) => socket.local_addr(),
@@ -186,16 +189,18 @@ impl BoundListener {
             shared: false,
         };
         match endpoint {
-            Endpoint::Http(socket) => {
+            Endpoint::Http(socket, page_guard) => {
                 let listener = listener(socket, ConnectionTimeouts::default());
-                serve(listener, Http1(http::HttpApi::new(service, identity)))
+                serve(listener, Http1(http::HttpApi::new(service, identity, page_guard)))
             }
             Endpoint::Grpc(socket) => {
                 let listener = listener(socket, grpc::timeouts());
                 serve(listener, GrpcApi::new(service, clock.clone(), closing.clone()))
             }
             Endpoint::Resp(socket, auth) => {
-                serve(listener(socket, RespApi::timeouts()), RespApi::new(service, auth))
+                let failures = AuthFailures::new(name, clock.clone(), Arc::clone(&connections));
+                let resp = RespApi::new(service, auth, failures);
+                serve(listener(socket, RespApi::timeouts()), resp)
             }
             Endpoint::Admin(socket, guard) => {
                 let schemas = SchemaFiles {
@@ -203,7 +208,8 @@ impl BoundListener {
                     config: SchemaKind::Config.schema().to_json().into(),
                 };
                 let manager = Arc::clone(&context.manager);
-                let admin = AdminApi::new(guard, Arc::clone(&service), manager, schemas);
+                let failures = AuthFailures::new(name, clock.clone(), Arc::clone(&connections));
+                let admin = AdminApi::new(guard, failures, Arc::clone(&service), manager, schemas);
                 context
                     .tasks
                     .push(tokio::spawn(Arc::clone(&admin.live).sample_every_second(service)));

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tidegate_core::{Header, Problem, Reply};
@@ -45,6 +47,7 @@ impl ResponseFormat {
 
     /// Converts a response of this process to the format.
     pub(crate) fn convert(&self, mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, response::NOSNIFF);
         let Self::Grpc(content_type) = self else { return response };
         let status = response.status();
         let message = status.canonical_reason().unwrap_or("Error");

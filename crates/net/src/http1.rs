@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::StatusCode;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::CONTENT_ENCODING;
+use hyper::header::{CONTENT_ENCODING, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -56,7 +56,8 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
             let reply = self.0.handle(request, &peer);
             let activity = &activity;
             async move {
-                let reply = reply.await;
+                let mut reply = reply.await;
+                reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, response::NOSNIFF);
                 activity.set_phase(Phase::Idle);
                 Ok::<_, Infallible>(reply)
             }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "an internal crate; the names of short items describe them")]
 
+pub mod auth_failures;
 pub mod client;
 pub mod http;
 pub mod http1;

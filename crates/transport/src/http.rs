@@ -16,6 +16,7 @@ use tidegate_core::{
     escape_text, truncate,
 };
 use tidegate_net::http::json::{Json, fields, text, text_pairs, whole_number};
+use tidegate_net::http::page_guard::PageGuard;
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::{HttpHandler, drain_body, read_body};
 use tidegate_net::listener::Peer;
@@ -50,14 +51,16 @@ const ENDPOINTS: &str = "POST /v1/check, POST /v1/check/batch, POST /v1/acquire,
 pub struct HttpApi {
     service: Arc<Service>,
     identity: Arc<Identity>,
+    page_guard: PageGuard,
     /// Free memory for large bodies. One permit is one KiB.
     large_bodies: Semaphore,
 }
 
 impl HttpApi {
     /// Returns the HTTP API of a service.
-    pub fn new(service: Arc<Service>, identity: Arc<Identity>) -> Self {
-        Self { service, identity, large_bodies: Semaphore::new(MAX_LARGE_BODIES_KIB) }
+    pub fn new(service: Arc<Service>, identity: Arc<Identity>, page_guard: PageGuard) -> Self {
+        let large_bodies = Semaphore::new(MAX_LARGE_BODIES_KIB);
+        Self { service, identity, page_guard, large_bodies }
     }
 }
 
@@ -124,6 +127,10 @@ impl HttpApi {
     ) -> Response<Body> {
         if let Some(refusal) = response::require_post(request.method()) {
             return refusal;
+        }
+        if let Err(error) = self.page_guard.check(request.headers()) {
+            let _ = self.service.count_rejected(Protocol::Http, error.call_error());
+            return error.response();
         }
         let max_bytes = match endpoint {
             PostEndpoint::Batch => MAX_BATCH_BYTES,

@@ -22,11 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tidegate_core::Span;
+use tidegate_net::auth_failures::AuthFailures;
 use tidegate_net::listener::{Activity, ConnectionHandler, ConnectionTimeouts, Peer, Stream};
 use tidegate_service::service::Service;
 
 pub use self::auth::RespAuth;
-use self::connection::RespConnection;
+use self::connection::{ConnectionContext, RespConnection};
 pub use self::parse_only::parse_only;
 use self::session::RespSession;
 
@@ -38,14 +39,15 @@ mod tests;
 pub struct RespApi {
     service: Arc<Service>,
     auth: RespAuth,
+    auth_failures: AuthFailures,
     /// The number of connections accepted so far, which is the id of the newest one.
     connections: AtomicI64,
 }
 
 impl RespApi {
     /// Returns the RESP API of a service.
-    pub fn new(service: Arc<Service>, auth: RespAuth) -> Self {
-        Self { service, auth, connections: AtomicI64::new(0) }
+    pub fn new(service: Arc<Service>, auth: RespAuth, auth_failures: AuthFailures) -> Self {
+        Self { service, auth, auth_failures, connections: AtomicI64::new(0) }
     }
 
     /// Returns the default timeouts with an idle timeout of one hour. Clients keep connection pools, and
@@ -56,11 +58,16 @@ impl RespApi {
 }
 
 impl ConnectionHandler for RespApi {
-    async fn serve(&self, stream: Stream, _: Peer, activity: Arc<Activity>) {
+    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
         let id = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let session = RespSession::new(id, self.auth);
-        let connection = RespConnection::new(stream, &self.service, session, &activity);
-        if let Err(error) = connection.run().await {
+        let context = ConnectionContext {
+            service: &self.service,
+            auth_failures: &self.auth_failures,
+            activity: &activity,
+            peer: peer.address,
+        };
+        if let Err(error) = RespConnection::new(stream, context, session).run().await {
             tracing::debug!(%error, "RESP connection failed");
         }
     }

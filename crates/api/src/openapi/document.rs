@@ -27,7 +27,7 @@ pub fn document() -> String {
     let components = JsonObject::new()
         .with("schemas", schemas.definitions())
         .with("headers", headers())
-        .with("securitySchemes", json!({"token": {"type": "http", "scheme": "bearer"}}));
+        .with("securitySchemes", security_schemes());
     let document = JsonObject::new()
         .with("openapi", json!("3.1.0"))
         .with("info", info())
@@ -86,12 +86,34 @@ fn headers() -> JsonObject {
         .with("X-Tidegate-Status", status)
 }
 
+fn security_schemes() -> Value {
+    json!({
+        "token": {"type": "http", "scheme": "bearer", "description": "admin.token, for every request."},
+        "readToken": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "admin.read_token, for requests that change nothing. Others get status 403.",
+        },
+    })
+}
+
+/// Returns whether the read token permits an operation: it reads, or it only computes.
+fn changes_nothing(operation: &ApiOperation) -> bool {
+    operation.method == "get" || ["/v1/lab", "/v1/rules/diff"].contains(&operation.path)
+}
+
 fn operation_object(operation: &ApiOperation, schemas: &mut SchemaGenerators) -> JsonObject {
     let mut object = JsonObject::new().with("tags", json!([operation.listener.tag()]));
     if operation.listener == ApiListener::Admin {
         object.push(
             "security",
-            if operation.is_public { json!([{}]) } else { json!([{"token": []}, {}]) },
+            match operation {
+                operation if operation.is_public => json!([{}]),
+                operation if changes_nothing(operation) => {
+                    json!([{"token": []}, {"readToken": []}, {}])
+                }
+                _ => json!([{"token": []}, {}]),
+            },
         );
     }
     object.push("operationId", json!(operation.id));

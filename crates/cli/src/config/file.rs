@@ -37,6 +37,7 @@ pub(crate) struct ConfigFile {
     pub(crate) admin: Option<ListenAddress>,
     pub(crate) gateway: Option<ListenAddress>,
     pub(crate) token: Option<BearerToken>,
+    pub(crate) read_token: Option<BearerToken>,
     pub(crate) memory: MemorySettings,
     pub(crate) redis: Option<RedisSettings>,
     pub(crate) rules: Option<RuleSource>,
@@ -103,6 +104,7 @@ struct RawHeaders {
 #[serde(deny_unknown_fields, default)]
 struct RawAdmin {
     token: Option<Spanned<String>>,
+    read_token: Option<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -174,6 +176,7 @@ impl ConfigFile {
             admin: reader.parsed("listen.admin", listen.admin),
             gateway: reader.parsed("listen.gateway", listen.gateway),
             token: reader.parsed("admin.token", raw.admin.token),
+            read_token: reader.parsed("admin.read_token", raw.admin.read_token),
             redis: redis_source(&mut reader, path, &raw.store.memory, raw.store.redis),
             memory: MemorySettings::read(&mut reader, raw.store.memory.unwrap_or_default()),
             replies: ReplyConfig {

@@ -322,8 +322,14 @@ fn admin() -> Schema {
     )
     .with("pattern", "^[!-~]{16,256}$")
     .example("at-least-16-characters");
+    let read_token = Schema::text(
+        "Token for requests that change nothing, such as those of Prometheus. Needs `token`. Use TIDEGATE_READ_TOKEN to keep it out of this file.",
+    )
+    .with("pattern", "^[!-~]{16,256}$")
+    .example("another-16-characters");
     Schema::map("Access to the admin listener.")
         .key("token", token)
+        .key("read_token", read_token)
         .example(json!({"token": "at-least-16-characters"}))
 }
 

@@ -35,6 +35,7 @@ mod redis_config;
 mod reload;
 mod resp;
 mod rls_json;
+mod roles;
 mod rules_cli;
 mod rules_files;
 mod rules_fleet;

@@ -10,6 +10,9 @@ use tidegate_api::{ErrorDetail, ProblemBody};
 use tidegate_core::{CallError, Problem, Reply, RuleOutcome, retry_after_seconds};
 
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The value of `X-Content-Type-Options`. Every response that this process makes itself has it, so that a browser never
+/// guesses another type.
+pub const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const PROBLEM: HeaderValue = HeaderValue::from_static(Problem::MEDIA_TYPE);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 

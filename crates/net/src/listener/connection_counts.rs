@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Counters of a listener: connections that are open, that were accepted, that were closed because they abandoned
-/// requests, and that may be open at once; and bodies that were too slow.
+/// requests, and that may be open at once; bodies that were too slow; wrong tokens and passwords.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     open: AtomicU64,
@@ -12,6 +12,7 @@ pub struct ConnectionCounts {
     abandoning: AtomicU64,
     slow_bodies: AtomicU64,
     max: AtomicUsize,
+    auth_failures: AtomicU64,
 }
 
 /// Counts a connection as open until it is dropped.
@@ -59,6 +60,16 @@ impl ConnectionCounts {
     /// Returns the number of requests that were ended because of a slow body.
     pub fn slow_bodies(&self) -> u64 {
         self.slow_bodies.load(Ordering::Relaxed)
+    }
+
+    /// Counts a wrong token or password.
+    pub(crate) fn count_auth_failure(&self) {
+        self.auth_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of wrong tokens and passwords.
+    pub fn auth_failures(&self) -> u64 {
+        self.auth_failures.load(Ordering::Relaxed)
     }
 
     /// Returns the limit of open connections.

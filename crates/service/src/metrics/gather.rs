@@ -144,6 +144,11 @@ fn listeners(counters: &ServerCounters, exposition: &mut Exposition) {
     let slow =
         listeners.iter().map(|(name, listener)| (label("listener", name), listener.slow_bodies()));
     exposition.add_family(names::SLOW_BODIES, slow);
+    // Only these listeners have a token or a password.
+    let failures = listeners.iter().filter(|(name, _)| matches!(*name, "admin" | "resp"));
+    let failures =
+        failures.map(|(name, listener)| (label("listener", name), listener.auth_failures()));
+    exposition.add_family(names::AUTH_FAILURES, failures);
 }
 
 fn upstreams(counters: &ServerCounters, exposition: &mut Exposition) {

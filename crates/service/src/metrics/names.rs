@@ -54,6 +54,7 @@ metrics! {
     CONNECTIONS: Gauge "tidegate_connections", "Open connections by listener.";
     CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by listener.";
     CONNECTIONS_LIMIT: Gauge "tidegate_connections_limit", "Most open connections by listener; further ones wait to be accepted.";
+    AUTH_FAILURES: Counter "tidegate_auth_failures", "Wrong tokens and passwords by listener.";
     CONNECTIONS_ABANDONING: Counter "tidegate_connections_abandoning", "Connections that a listener closed because they abandoned too many requests.";
     SLOW_BODIES: Counter "tidegate_slow_bodies", "Requests that a listener ended because the client sent or took a body too slowly.";
 

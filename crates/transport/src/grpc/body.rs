@@ -5,12 +5,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use prost::Message;
 use tokio::sync::mpsc;
 use tonic::Status;
 
+use tidegate_net::http::response::NOSNIFF;
 use tidegate_service::service::UndeliveredSlots;
 
 /// The `content-type` of gRPC requests and responses.
@@ -129,5 +130,6 @@ fn grpc_response(body: GrpcBody) -> Response<GrpcBody> {
 pub(crate) fn http_error(status: StatusCode) -> Response<GrpcBody> {
     let mut response = Response::new(GrpcBody::Empty);
     *response.status_mut() = status;
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
     response
 }

@@ -4,9 +4,11 @@
 //! uses little memory, and the request timeout closes its connection.
 
 use std::io;
+use std::net::SocketAddr;
 
 use bytes::{Buf as _, BytesMut};
 use tidegate_core::CallError;
+use tidegate_net::auth_failures::{AfterFailure, AuthFailures};
 use tidegate_net::listener::{Activity, Phase, Stream, lingering_close};
 use tidegate_service::call::Protocol;
 use tidegate_service::service::Service;
@@ -29,11 +31,22 @@ const MAX_READ_BYTES: usize = 64 * 1024;
 /// Replies are written when they reach this many bytes, even if more commands are complete.
 const MAX_BUFFERED_REPLY_BYTES: usize = 64 * 1024;
 
+/// Wrong passwords after which a connection is closed.
+const MAX_AUTH_FAILURES: usize = 3;
+
+/// The parts of the listener that a connection uses, and its peer.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionContext<'d> {
+    pub(crate) service: &'d Service,
+    pub(crate) auth_failures: &'d AuthFailures,
+    pub(crate) activity: &'d Activity,
+    pub(crate) peer: SocketAddr,
+}
+
 /// One client connection and its buffers.
 pub(crate) struct RespConnection<'d> {
     stream: Stream,
-    service: &'d Service,
-    activity: &'d Activity,
+    context: ConnectionContext<'d>,
     session: RespSession,
     input: BytesMut,
     /// Size of the next read in bytes. It grows and shrinks with the traffic.
@@ -55,14 +68,12 @@ enum NextAction {
 impl<'d> RespConnection<'d> {
     pub(crate) fn new(
         stream: Stream,
-        service: &'d Service,
+        context: ConnectionContext<'d>,
         session: RespSession,
-        activity: &'d Activity,
     ) -> Self {
         Self {
             stream,
-            service,
-            activity,
+            context,
             session,
             input: BytesMut::new(),
             read_bytes: MIN_READ_BYTES,
@@ -76,22 +87,22 @@ impl<'d> RespConnection<'d> {
     /// A read or a write failed.
     pub(crate) async fn run(mut self) -> io::Result<()> {
         // Connection pools open connections long before they use them: no head timeout yet.
-        self.activity.set_phase(Phase::Idle);
+        self.context.activity.set_phase(Phase::Idle);
         loop {
             let next = self.run_commands().await;
             self.write().await?;
             match next {
                 NextAction::Continue => {}
                 NextAction::Close => {
-                    self.activity.set_phase(Phase::Head);
+                    self.context.activity.set_phase(Phase::Head);
                     tokio::select! {
                         () = lingering_close(&mut self.stream) => {}
-                        () = self.activity.closed() => {}
+                        () = self.context.activity.closed() => {}
                     }
                     return Ok(());
                 }
                 NextAction::ReadMore => {
-                    let drained = self.activity.is_closing() && self.input.is_empty();
+                    let drained = self.context.activity.is_closing() && self.input.is_empty();
                     // At the end of the input, every complete command has its reply.
                     if drained || self.read().await? == 0 {
                         return self.stream.shutdown().await;
@@ -103,7 +114,8 @@ impl<'d> RespConnection<'d> {
 
     /// Runs the complete commands of the input, until the replies have to be written.
     async fn run_commands(&mut self) -> NextAction {
-        let Self { service, activity, session, input, replies, .. } = self;
+        let Self { context, session, input, replies, .. } = self;
+        let ConnectionContext { service, activity, .. } = *context;
         let mut pipeline = Pipeline::new(service.is_synchronous());
         let mut consumed = 0;
         let next = loop {
@@ -119,7 +131,7 @@ impl<'d> RespConnection<'d> {
                     let frame = &input[consumed..consumed + length];
                     consumed += length;
                     let next =
-                        run_command(arguments, frame, service, session, &mut pipeline, replies)
+                        run_command(arguments, frame, *context, session, &mut pipeline, replies)
                             .await;
                     if next == NextAction::Close {
                         break next;
@@ -145,7 +157,7 @@ impl<'d> RespConnection<'d> {
         if self.replies.is_empty() {
             return Ok(());
         }
-        self.activity.set_phase(Phase::Request);
+        self.context.activity.set_phase(Phase::Request);
         self.stream.write_all(self.replies.as_bytes()).await?;
         self.stream.flush().await?;
         self.replies.clear(MAX_BUFFERED_REPLY_BYTES);
@@ -157,8 +169,8 @@ impl<'d> RespConnection<'d> {
     async fn read(&mut self) -> io::Result<usize> {
         let phase = if self.input.is_empty() { Phase::Idle } else { Phase::Head };
         // Set the phase only once: the timeout of a slow command starts with its first byte.
-        if self.activity.phase() != phase {
-            self.activity.set_phase(phase);
+        if self.context.activity.phase() != phase {
+            self.context.activity.set_phase(phase);
         }
         if self.input.is_empty() && self.input.capacity() > 2 * self.read_bytes {
             self.input = BytesMut::new();
@@ -167,7 +179,7 @@ impl<'d> RespConnection<'d> {
         let read = tokio::select! {
             biased;
             read = self.stream.read_buf(&mut self.input) => read?,
-            () = self.activity.closed(), if self.input.is_empty() => 0,
+            () = self.context.activity.closed(), if self.input.is_empty() => 0,
         };
         if read >= self.read_bytes {
             self.read_bytes = (self.read_bytes * 2).min(MAX_READ_BYTES);
@@ -182,7 +194,7 @@ impl<'d> RespConnection<'d> {
 async fn run_command<'b>(
     arguments: Arguments<'b>,
     frame: &[u8],
-    service: &'b Service,
+    context: ConnectionContext<'b>,
     session: &mut RespSession,
     pipeline: &mut Pipeline<'b>,
     replies: &mut ReplyBuffer,
@@ -197,12 +209,16 @@ async fn run_command<'b>(
         }
         Some(_) => {}
     }
+    let (service, failures) = (context.service, session.auth_failures());
     match dispatch(arguments, frame, service, session, pipeline, replies).await {
         Ok(next) => next,
         Err(error) => {
             pipeline.finish(replies).await;
             replies.error(&count_rejected(service, error));
-            NextAction::Continue
+            match session.auth_failures() > failures {
+                true => Box::pin(delay_wrong_password(context, session)).await,
+                false => NextAction::Continue,
+            }
         }
     }
 }
@@ -265,6 +281,15 @@ async fn run_transaction(
         }
     }
     pipeline.finish(replies).await;
+}
+
+/// Delays the reply to a wrong password. Later commands of the pipeline wait, too.
+async fn delay_wrong_password(context: ConnectionContext<'_>, session: &RespSession) -> NextAction {
+    let after = context.auth_failures.delay_answer(context.peer).await;
+    if after == AfterFailure::Close || session.auth_failures() >= MAX_AUTH_FAILURES {
+        return NextAction::Close;
+    }
+    NextAction::Continue
 }
 
 /// Writes the reply to a command, or submits the command to the pipeline.

@@ -13,6 +13,8 @@ pub(crate) struct RespSession {
     id: i64,
     auth: RespAuth,
     is_authenticated: bool,
+    /// The number of wrong passwords.
+    auth_failures: usize,
     name: Vec<u8>,
     pub(crate) limits: LimitCache,
     /// The transaction that the client has started.
@@ -26,13 +28,26 @@ impl RespSession {
     /// Returns the state of a new connection.
     pub(crate) fn new(id: i64, auth: RespAuth) -> Self {
         let is_authenticated = auth.allows_all();
-        let limits = LimitCache::default();
-        Self { id, auth, is_authenticated, name: Vec::new(), limits, transaction: None }
+        let (name, limits) = (Vec::new(), LimitCache::default());
+        Self { id, auth, is_authenticated, auth_failures: 0, name, limits, transaction: None }
     }
 
     /// Returns `true` if the client may send every command.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.is_authenticated
+    }
+
+    /// Returns the number of wrong passwords that the client has sent.
+    pub(crate) fn auth_failures(&self) -> usize {
+        self.auth_failures
+    }
+
+    /// Checks a password, and counts a wrong one.
+    fn authenticate(&mut self, user: Option<&[u8]>, password: &[u8]) -> Result<(), RespError> {
+        let result = self.auth.authenticate(user, password);
+        // Without a password there is nothing to guess.
+        self.auth_failures += usize::from(result.is_err() && !self.auth.allows_all());
+        result
     }
 
     /// Runs a command that needs no decision and writes its reply.
@@ -103,7 +118,7 @@ impl RespSession {
             Some(password) => (Some(&*arguments[1]), password),
             None => (None, &arguments[1]),
         };
-        self.auth.authenticate(user, password)?;
+        self.authenticate(user, password)?;
         self.is_authenticated = true;
         replies.ok();
         Ok(())
@@ -134,7 +149,7 @@ impl RespSession {
                     let (Some(user), Some(password)) = (options.next(), options.next()) else {
                         return Err(invalid_option(option));
                     };
-                    self.auth.authenticate(Some(user), password)?;
+                    self.authenticate(Some(user), password)?;
                     is_authenticated = true;
                 }
                 b"SETNAME" => {

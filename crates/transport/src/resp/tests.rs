@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use tidegate_core::HeaderStyle;
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
+use tidegate_net::auth_failures::AuthFailures;
 use tidegate_net::listener::{Listener, SWEEP_INTERVAL, advance_past};
 use tidegate_rules::RuleSet;
 use tidegate_service::service::internal_rules;
@@ -52,7 +53,9 @@ impl RespServer {
             connections: Arc::default(),
             shared: false,
         };
-        let serving = listener.serve(Arc::new(RespApi::new(service, RespAuth::default())));
+        let failures = AuthFailures::new("resp", time.clock(), Arc::default());
+        let api = RespApi::new(service, RespAuth::default(), failures);
+        let serving = listener.serve(Arc::new(api));
         Self { address, time, close, serving: tokio::spawn(serving) }
     }
 
