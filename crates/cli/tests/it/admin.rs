@@ -221,7 +221,8 @@ fn active_rules_are_listed_without_secret_values() {
             "algorithm": "token_bucket",
             "bound": "at most 10 in any 10 days",
             "accuracy": "exact",
-            "onStoreFailure": "allow"
+            "onStoreFailure": "allow",
+            "callerRefunds": "deny"
         })
     );
     assert_eq!(
