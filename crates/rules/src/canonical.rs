@@ -105,24 +105,32 @@ fn encode_conditions(conditions: &[Condition], out: &mut impl FnMut(&[u8])) {
     encode_count(conditions.len(), out);
     for condition in conditions {
         encode_text(condition.attribute(), out);
-        match condition.test() {
-            ValueTest::OneOf(patterns) => {
-                encode_text("one of", out);
-                encode_texts(patterns.exact(), out);
-                encode_count(patterns.globs().len(), out);
-                patterns.globs().for_each(|glob| encode_text(&glob.to_string(), out));
-                // Conditions that ignore nothing keep the bytes that earlier releases have.
-                if !patterns.ignored().is_none() {
-                    encode_text(&format!("ignore{}", patterns.ignored()), out);
-                }
+        encode_test(condition.test(), out);
+    }
+}
+
+fn encode_test(test: &ValueTest, out: &mut impl FnMut(&[u8])) {
+    match test {
+        ValueTest::OneOf(patterns) => {
+            encode_text("one of", out);
+            encode_texts(patterns.exact(), out);
+            encode_count(patterns.globs().len(), out);
+            patterns.globs().for_each(|glob| encode_text(&glob.to_string(), out));
+            // Conditions that ignore nothing keep the bytes that earlier releases have.
+            if !patterns.ignored().is_none() {
+                encode_text(&format!("ignore{}", patterns.ignored()), out);
             }
-            ValueTest::In(networks) => {
-                encode_text("in", out);
-                encode_count(networks.iter().len(), out);
-                networks.iter().for_each(|network| encode_text(&network.to_string(), out));
-            }
-            ValueTest::Present => encode_text("present", out),
-            ValueTest::Absent => encode_text("absent", out),
+        }
+        ValueTest::In(networks) => {
+            encode_text("in", out);
+            encode_count(networks.iter().len(), out);
+            networks.iter().for_each(|network| encode_text(&network.to_string(), out));
+        }
+        ValueTest::Present => encode_text("present", out),
+        ValueTest::Absent => encode_text("absent", out),
+        ValueTest::Not(test) => {
+            encode_text("not", out);
+            encode_test(test, out);
         }
     }
 }

@@ -51,13 +51,9 @@ impl Condition {
     #[must_use]
     pub fn redacted(&self) -> String {
         match &self.test {
-            ValueTest::OneOf(patterns) if may_be_secret(&self.attribute) => {
-                match patterns.exact().len() + patterns.globs().len() {
-                    1 => "a value that is not shown".to_owned(),
-                    count => format!("one of {count} values that are not shown"),
-                }
-            }
-            test => test.to_string(),
+            test if !may_be_secret(&self.attribute) => test.to_string(),
+            ValueTest::Not(test) => format!("{NOT_PHRASE}{}", test.without_values()),
+            test => test.without_values(),
         }
     }
 
@@ -65,7 +61,9 @@ impl Condition {
     pub(crate) fn ignored(&self) -> IgnoredDifferences {
         match &self.test {
             ValueTest::OneOf(patterns) => patterns.ignored(),
-            ValueTest::In(_) | ValueTest::Present | ValueTest::Absent => IgnoredDifferences::NONE,
+            ValueTest::In(_) | ValueTest::Present | ValueTest::Absent | ValueTest::Not(_) => {
+                IgnoredDifferences::NONE
+            }
         }
     }
 
@@ -103,6 +101,9 @@ pub enum ValueTest {
     Present,
     /// The attribute is absent or empty.
     Absent,
+    /// The test does not pass. An absent attribute passes, unless the test is [`Absent`](Self::Absent): a client
+    /// can't avoid a rule by omitting the attribute.
+    Not(Box<ValueTest>),
 }
 
 impl ValueTest {
@@ -128,11 +129,42 @@ impl ValueTest {
     #[must_use]
     pub fn passes(&self, value: Option<&str>) -> bool {
         match (self, value) {
+            (Self::Not(test), value) => !test.passes(value),
             (Self::Absent, value) => value.is_none(),
             (_, None) => false,
             (Self::Present, Some(_)) => true,
             (Self::OneOf(patterns), Some(value)) => patterns.match_value(value),
             (Self::In(networks), Some(value)) => networks.contains(value),
+        }
+    }
+
+    /// Creates the opposite test. It passes if the attribute is absent.
+    ///
+    /// ```
+    /// use tidegate_rules::ValueTest;
+    ///
+    /// let test = ValueTest::like("/static/**").negated();
+    /// assert!(test.passes(Some("/login")) && test.passes(None));
+    /// assert!(!test.passes(Some("/static/a.css")));
+    /// ```
+    #[must_use]
+    pub fn negated(self) -> Self {
+        match self {
+            Self::Present => Self::Absent,
+            Self::Absent => Self::Present,
+            Self::Not(test) => *test,
+            Self::OneOf(_) | Self::In(_) => Self::Not(Box::new(self)),
+        }
+    }
+
+    /// Returns the wanted value as text, with only the number of texts and patterns.
+    fn without_values(&self) -> String {
+        match self {
+            Self::OneOf(patterns) => match patterns.exact().len() + patterns.globs().len() {
+                1 => "a value that is not shown".to_owned(),
+                count => format!("one of {count} values that are not shown"),
+            },
+            test => test.to_string(),
         }
     }
 }
@@ -237,7 +269,10 @@ impl ValuePatterns {
 /// Maximum number of alternatives that the text of a test lists.
 const MAX_LISTED_ALTERNATIVES: usize = 5;
 
-/// The wanted value as a phrase: `"GET" or "POST"`, `an address in 10.0.0.0/8`.
+/// The start of the phrase of a negated test.
+const NOT_PHRASE: &str = "anything but ";
+
+/// The wanted value as a phrase: `"GET" or "POST"`, `an address in 10.0.0.0/8`, `anything but "/healthz"`.
 impl fmt::Display for ValueTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -255,6 +290,7 @@ impl fmt::Display for ValueTest {
             }
             Self::Present => f.write_str("any value"),
             Self::Absent => f.write_str("none"),
+            Self::Not(test) => write!(f, "{NOT_PHRASE}{test}"),
         }
     }
 }

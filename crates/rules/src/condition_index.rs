@@ -291,6 +291,23 @@ mod tests {
     }
 
     #[test]
+    fn excluded_values_do_not_add_candidates() {
+        let items: Vec<Vec<Condition>> = (0..1_000)
+            .map(|n| {
+                let excluded = ValueTest::like(&format!("/t{n}/static/**")).negated();
+                item([("path", ValueTest::like(&format!("/t{n}/**"))), ("path", excluded)])
+            })
+            .collect();
+        let matcher = ConditionIndex::new(items.iter().map(Vec::as_slice));
+        for path in ["/t7/orders", "/t7/static/a"] {
+            let mut found = Vec::new();
+            let request = Request::new().with("path", path).unwrap();
+            matcher.candidates(&request, |item, certain| found.push((item, certain)));
+            assert_eq!(found, [(7, false)]);
+        }
+    }
+
+    #[test]
     fn nested_texts_are_each_found_once() {
         let items: Vec<Vec<Condition>> = (1..=40)
             .map(|n| item([("path", ValueTest::like(&format!("**{}**", "a".repeat(n))))]))

@@ -238,7 +238,9 @@ pub(crate) fn penalty(rule: &CanonicalRule<'_>, limit: &Limit) -> Option<String>
 ///
 /// The values of its conditions are left out, because they may be secrets.
 pub(crate) fn override_title(index: usize, item: &Override) -> String {
-    let names: Vec<&str> = item.conditions().iter().map(Condition::attribute).collect();
+    let mut names: Vec<&str> = item.conditions().iter().map(Condition::attribute).collect();
+    // `{like: …, not: …}` is two conditions of one attribute.
+    names.dedup();
     let mut title = format!("{} by {}", index + 1, names.join(", "));
     let until = item.until().and_then(|until| {
         let micros = i64::try_from(until.as_micros()).ok()?;

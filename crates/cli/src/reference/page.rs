@@ -33,7 +33,7 @@ fn section(page: &mut String, path: &str, schema: &Schema) {
     // A map with arbitrary keys describes the values behind them.
     for choice in schema.others().into_iter().flat_map(Schema::choices) {
         if choice.keys().len() > 0 {
-            let _ = write!(page, "\nEach map has one of:\n");
+            let _ = write!(page, "\n{}\n", choice.about());
             table(page, Some(path), choice);
         }
     }

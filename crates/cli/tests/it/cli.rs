@@ -210,7 +210,7 @@ fn validate_shows_each_invalid_line_with_a_suggestion() {
   |
 2 |   - name: login
   |     ^
-rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted like, is, in, present or absent (did you mean present?)
+rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted like, is, in, present, absent, not or ignore (did you mean present?)
   |
 3 |     match: {path: /login, api_key: {presnt: true}}
   |                                     ^^^^^^

@@ -49,7 +49,7 @@ impl<'c> TermCounts<'c> {
                 ValueTest::In(networks) => {
                     networks.iter().copied().map(IndexTerm::Network).for_each(count);
                 }
-                ValueTest::Present | ValueTest::Absent => {}
+                ValueTest::Present | ValueTest::Absent | ValueTest::Not(_) => {}
             }
         }
         Self { counts }
@@ -85,7 +85,7 @@ impl<'c> TermCounts<'c> {
             ValueTest::In(networks) => {
                 Some(networks.iter().copied().map(IndexTerm::Network).collect())
             }
-            ValueTest::Present | ValueTest::Absent => None,
+            ValueTest::Present | ValueTest::Absent | ValueTest::Not(_) => None,
         }
     }
 

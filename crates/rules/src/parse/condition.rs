@@ -18,93 +18,142 @@ pub(crate) fn all(node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Vec<C
         report.add(node.at, format!("match must have at most {most} conditions, found {found}"));
         return None;
     }
-    let conditions: Vec<Option<Condition>> = entries
+    let conditions: Vec<Option<Vec<Condition>>> = entries
         .iter()
         .map(|(name, node)| {
             let attribute =
                 check_attribute(&name.text).map_err(|error| report.add(name.at, error)).ok();
-            let test = test(&name.text, node, report);
+            let tests = tests(&name.text, node, report);
             attribute?;
-            Some(Condition::new(&name.text, test?))
+            Some(tests?.into_iter().map(|test| Condition::new(&name.text, test)).collect())
         })
         .collect();
-    conditions.into_iter().collect()
+    let conditions: Option<Vec<Vec<Condition>>> = conditions.into_iter().collect();
+    Some(conditions?.into_iter().flatten().collect())
 }
 
-/// The keys of a condition that is neither a value nor a list of values.
+/// The keys of a condition that is neither a value nor a list of values. Each condition has one of them.
 pub(crate) const TEST_KEYS: [&str; 5] = ["like", "is", "in", "present", "absent"];
 
-/// The key beside `like` or `is` with the differences that they ignore.
+/// The key with values that do not match, alone or beside one of [`TEST_KEYS`].
+pub(crate) const NOT_KEY: &str = "not";
+
+/// The keys of [`NOT_KEY`] if it is neither a value nor a list of values.
+pub(crate) const NEGATED_KEYS: [&str; 3] = ["like", "is", "in"];
+
+/// The key with the differences that the values of a condition ignore.
 pub(crate) const IGNORE_KEY: &str = "ignore";
 
 /// A function that converts a value to a pattern, with `*` as a wildcard or as a character.
 type PatternReader = fn(&str) -> ValuePattern;
 
-fn test(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<ValueTest> {
+/// Reads the condition of one attribute, which is one test or two: `{like: "/v1/**", not: /v1/healthz}`.
+fn tests(attribute: &str, node: &YamlNode<'_>, report: &mut ErrorReport) -> Option<Vec<ValueTest>> {
     let entries = match &node.value {
         YamlValue::Text(_) | YamlValue::List(_) => {
-            return patterns(attribute, node, ValuePattern::like, IgnoredDifferences::NONE, report);
+            let ignored = IgnoredDifferences::NONE;
+            return Some(vec![value_test(attribute, "like", node, ignored, report)?]);
         }
         YamlValue::Map(entries) => entries.as_slice(),
         YamlValue::Nothing => &[],
     };
-    let ((name, value), ignore) = match entries {
-        [(key, ignore), test] | [test, (key, ignore)] if key.text == IGNORE_KEY => {
-            (test, Some((key, ignore)))
-        }
-        [test] => (test, None),
-        _ => {
+    let known = || TEST_KEYS.into_iter().chain([NOT_KEY, IGNORE_KEY]);
+    for (name, _) in entries {
+        if !known().any(|key| key == name.text) {
+            let (found, wanted) = (quote(&name.text), choice(known()));
+            let meant = did_you_mean(&name.text, known());
             report.add(
-            node.at,
-            format!(
-                "match.{attribute} must be a value, a list of values, {{like: …}}, {{is: …}}, {{in: [network, …]}}, \
-                 {{present: true}} or {{absent: true}}, found {}",
-                match entries.len() {
-                    0 => node.describe(),
-                    many => format!("a map of {many} keys"),
-                }
-            ),
-        );
-            return None;
-        }
-    };
-    let ignored = match ignore {
-        None => IgnoredDifferences::NONE,
-        Some((_, ignore)) if matches!(&*name.text, "like" | "is") => {
-            ignored_differences(attribute, ignore, report)?
-        }
-        Some((key, _)) => {
-            let found = quote(&name.text);
-            report.add(
-                key.at,
-                format!(
-                    "match.{attribute}.ignore must be beside like or is, found it beside {found}"
-                ),
+                name.at,
+                format!("match.{attribute} has no key {found}, wanted {wanted}{meant}"),
             );
             return None;
         }
+    }
+    let entry = |key: &str| entries.iter().find(|(name, _)| name.text == key);
+    let (negated, ignore) = (entry(NOT_KEY), entry(IGNORE_KEY));
+    let mut positive =
+        entries.iter().filter(|(name, _)| name.text != NOT_KEY && name.text != IGNORE_KEY);
+    let test = positive.next();
+    if positive.next().is_some() || (test.is_none() && negated.is_none()) {
+        report.add(
+            node.at,
+            format!(
+                "match.{attribute} must be a value, a list of values, {{like: …}}, {{is: …}}, {{in: [network, …]}}, \
+                 {{present: true}}, {{absent: true}} or {{not: …}}, found {}",
+                match entries {
+                    [] => node.describe(),
+                    [_] => format!("only {IGNORE_KEY}"),
+                    many => format!("a map of {} keys", many.len()),
+                }
+            ),
+        );
+        return None;
+    }
+    let ignored = match ignore {
+        Some((_, node)) => ignored_differences(attribute, node, report)?,
+        None => IgnoredDifferences::NONE,
     };
-    match &*name.text {
+    let test = test.map(|(name, value)| value_test(attribute, &name.text, value, ignored, report));
+    let negated = negated.map(|(_, value)| negated_test(attribute, value, ignored, report));
+    let tests: Vec<ValueTest> = test.into_iter().chain(negated).collect::<Option<_>>()?;
+    let has_patterns = |test: &ValueTest| match test {
+        ValueTest::Not(test) => matches!(**test, ValueTest::OneOf(_)),
+        test => matches!(test, ValueTest::OneOf(_)),
+    };
+    if let Some((key, _)) = ignore.filter(|_| !tests.iter().any(has_patterns)) {
+        let message = "must be beside values or patterns in like, is or not, found none";
+        report.add(key.at, format!("match.{attribute}.{IGNORE_KEY} {message}"));
+        return None;
+    }
+    Some(tests)
+}
+
+/// Reads the value of one of [`TEST_KEYS`].
+fn value_test(
+    attribute: &str,
+    key: &str,
+    value: &YamlNode<'_>,
+    ignored: IgnoredDifferences,
+    report: &mut ErrorReport,
+) -> Option<ValueTest> {
+    match key {
         "like" => patterns(attribute, value, ValuePattern::like, ignored, report),
         "is" => {
             patterns(attribute, value, |text| ValuePattern::Exact(text.into()), ignored, report)
         }
         "in" => networks(attribute, value, report),
-        "present" => presence(attribute, "present", value, report),
-        "absent" => presence(attribute, "absent", value, report).map(|test| match test {
-            ValueTest::Present => ValueTest::Absent,
-            _ => ValueTest::Present,
-        }),
-        other => {
-            let (found, meant) = (quote(other), did_you_mean(other, TEST_KEYS));
-            let wanted = choice(TEST_KEYS);
-            report.add(
-                name.at,
-                format!("match.{attribute} has no key {found}, wanted {wanted}{meant}"),
-            );
-            None
-        }
+        "present" => presence(attribute, key, value, report),
+        _ => presence(attribute, key, value, report).map(ValueTest::negated),
     }
+}
+
+/// Reads `not`: a value, a list of values, or a map with one of [`NEGATED_KEYS`].
+fn negated_test(
+    attribute: &str,
+    node: &YamlNode<'_>,
+    ignored: IgnoredDifferences,
+    report: &mut ErrorReport,
+) -> Option<ValueTest> {
+    let (key, value) = match &node.value {
+        YamlValue::Text(_) | YamlValue::List(_) => ("like", node),
+        YamlValue::Map(entries) => match entries.as_slice() {
+            [(name, value)] if NEGATED_KEYS.contains(&&*name.text) => (&*name.text, value),
+            _ => ("", node),
+        },
+        YamlValue::Nothing => ("", node),
+    };
+    if key.is_empty() {
+        report.add(
+            node.at,
+            format!(
+                "match.{attribute}.{NOT_KEY} must be a value, a list of values, {{like: …}}, {{is: …}} or \
+                 {{in: [network, …]}}, found {}",
+                node.describe()
+            ),
+        );
+        return None;
+    }
+    value_test(attribute, key, value, ignored, report).map(ValueTest::negated)
 }
 
 /// Reads `ignore`: `case`, `trailing_slash`, or a list of them.

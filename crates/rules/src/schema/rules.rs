@@ -9,7 +9,7 @@ use tidegate_core::{Quota, Request};
 
 use crate::accuracy::Accuracy;
 use crate::ignored::IgnoredDifferences;
-use crate::parse::condition::{IGNORE_KEY, TEST_KEYS};
+use crate::parse::condition::{IGNORE_KEY, NEGATED_KEYS, NOT_KEY, TEST_KEYS};
 use crate::parse::{
     ACCURACY_WORDS, ALGORITHM_WORDS, CALLER_REFUNDS_WORDS, HOT_WORDS, MODE_WORDS,
     ON_STORE_FAILURE_WORDS, UNBOUNDED_WORD,
@@ -247,34 +247,51 @@ fn conditions() -> Schema {
         "present" => presence("Is present and not empty."),
         _ => presence("Is absent or empty."),
     };
-    let tests = Schema::map("A test other than equality or a pattern.")
-        .with("minProperties", 1)
-        .with("maxProperties", 1);
-    let tests = TEST_KEYS.iter().fold(tests, |tests, name| tests.key(name, test(name)));
+    let negated_map = Schema::map("A test.").with("minProperties", 1).with("maxProperties", 1);
+    let negated_map =
+        NEGATED_KEYS.iter().fold(negated_map, |tests, name| tests.key(name, test(name)));
+    let negated = Schema::one_of(
+        "Is absent, or does not match: neither one of these values or patterns, nor `{like: …}`, `{is: …}` or `{in: …}`.",
+        [value("A value or a pattern."), values("Any of these.", value("")), negated_map],
+    );
     let ignored = Schema::text("A difference.").with("enum", json!(IgnoredDifferences::NAMES));
     let ignored = one_or_more(
-        "Differences that do not matter: the `case` of ASCII letters, or a slash at the end (`trailing_slash`).",
+        "Differences that do not matter, beside values or patterns: the `case` of ASCII letters, or a slash at the end (`trailing_slash`).",
         &ignored,
     );
-    let ignoring = Schema::map("A value or pattern, and differences that do not matter.")
-        .key("like", test("like"))
-        .key("is", test("is"))
-        .required(IGNORE_KEY, ignored.example(json!(["case", "trailing_slash"])))
-        .with("minProperties", 2)
-        .with("maxProperties", 2);
+    let tests = Schema::map(
+        "A map has one of `like`, `is`, `in`, `present` and `absent`, or only `not`. `not` and `ignore` may be beside it.",
+    );
+    let tests = TEST_KEYS.iter().fold(tests, |tests, name| tests.key(name, test(name)));
+    let only_not: serde_json::Map<String, serde_json::Value> =
+        TEST_KEYS.iter().map(|name| ((*name).to_owned(), json!(false))).collect();
+    let mut shapes: Vec<serde_json::Value> =
+        TEST_KEYS.iter().map(|name| json!({"required": [name]})).collect();
+    shapes.push(json!({"required": [NOT_KEY], "properties": only_not}));
+    let has_patterns = json!([
+        {"required": ["like"]},
+        {"required": ["is"]},
+        {"required": [NOT_KEY], "properties": {NOT_KEY: {"not": {"required": ["in"]}}}}
+    ]);
+    let tests = tests
+        .key(NOT_KEY, negated.example(json!(["/healthz", "/static/**"])))
+        .key(IGNORE_KEY, ignored.example(json!(["case", "trailing_slash"])))
+        .with("oneOf", shapes)
+        .with("dependentSchemas", json!({IGNORE_KEY: {"anyOf": has_patterns}}));
     Schema::map(
         "Conditions by attribute: a value, where `*` is anything but `/` and `**` anything; a list of values; \
-         or one of `{like: …}`, `{is: …}`, `{in: [network, …]}`, `{present: true}`, `{absent: true}`. With `ignore` beside \
-         `like` or `is`, the case or a slash at the end does not matter.",
+         or a map: `{like: …}`, `{is: …}`, `{in: [network, …]}`, `{present: true}`, `{absent: true}`, `{not: …}`. `not` excludes \
+         values, alone or beside another test. With `ignore`, the case or a slash at the end does not matter.",
     )
     .with("maxProperties", Rule::MAX_CONDITIONS)
     .with("propertyNames", json!({"pattern": "^[^|\\s]([^|]*[^|\\s])?$", "maxLength": Request::MAX_NAME}))
     .open(Schema::one_of(
         "",
-        [value("A value or a pattern."), values("Any of these.", value("")), tests, ignoring],
+        [value("A value or a pattern."), values("Any of these.", value("")), tests],
     ))
     .example(json!({"path": "/login", "method": "POST"}))
     .example(json!({"path": {"like": "/login", "ignore": ["case", "trailing_slash"]}}))
+    .example(json!({"path": {"like": "/v1/**", "not": "/v1/healthz"}}))
     .example(json!({"ip": {"in": ["10.0.0.0/8"]}}))
 }
 

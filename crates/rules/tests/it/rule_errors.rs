@@ -138,15 +138,31 @@ fn invalid_field_is_rejected_with_its_line_and_rule() {
         ("match: {'': x}", r#"attribute must be 1 to 128 bytes without '|', found """#),
         (
             "match: {a: }",
-            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found nothing",
+            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true}, {absent: true} or {not: …}, found nothing",
         ),
         (
             "match: {a: {is: 1, in: []}}",
-            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true} or {absent: true}, found a map of 2 keys",
+            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true}, {absent: true} or {not: …}, found a map of 2 keys",
         ),
         (
-            "match: {a: {not: 1}}",
-            r#"match.a has no key "not", wanted like, is, in, present or absent"#,
+            "match: {a: {nott: 1}}",
+            r#"match.a has no key "nott", wanted like, is, in, present, absent, not or ignore (did you mean not?)"#,
+        ),
+        (
+            "match: {a: {not: {present: true}}}",
+            "match.a.not must be a value, a list of values, {like: …}, {is: …} or {in: [network, …]}, found a map",
+        ),
+        (
+            "match: {a: {not: {not: b}}}",
+            "match.a.not must be a value, a list of values, {like: …}, {is: …} or {in: [network, …]}, found a map",
+        ),
+        (
+            "match: {a: {like: b, not: []}}",
+            "match.a must have at least one value, found an empty list",
+        ),
+        (
+            "match: {a: {not: {in: x}}}",
+            r#"match.a.in must be an address or a network like 10.0.0.0/8, found "x""#,
         ),
         (
             "match: {a: {like: b, ignore: cases}}",
@@ -155,11 +171,11 @@ fn invalid_field_is_rejected_with_its_line_and_rule() {
         ("match: {a: {ignore: [case, [b]], is: b}}", "match.a.ignore must be a text, found a list"),
         (
             "match: {a: {present: true, ignore: case}}",
-            r#"match.a.ignore must be beside like or is, found it beside "present""#,
+            "match.a.ignore must be beside values or patterns in like, is or not, found none",
         ),
         (
             "match: {a: {ignore: case}}",
-            r#"match.a has no key "ignore", wanted like, is, in, present or absent"#,
+            "match.a must be a value, a list of values, {like: …}, {is: …}, {in: [network, …]}, {present: true}, {absent: true} or {not: …}, found only ignore",
         ),
         ("match: {a: []}", "match.a must have at least one value, found an empty list"),
         (

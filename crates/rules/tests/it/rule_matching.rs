@@ -133,6 +133,10 @@ fn matches_ignoring(pattern: &ValuePattern, value: &str, ignored: IgnoredDiffere
 }
 
 fn test() -> impl Strategy<Value = ValueTest> {
+    prop_oneof![3 => positive_test(), 1 => positive_test().prop_map(ValueTest::negated)]
+}
+
+fn positive_test() -> impl Strategy<Value = ValueTest> {
     prop_oneof![
         6 => vec(pattern(), 1..4).prop_map(|patterns| ValueTest::OneOf(ValuePatterns::new(patterns))),
         3 => (vec(pattern(), 1..4), ignored()).prop_map(|(patterns, ignored)| {
@@ -193,6 +197,16 @@ proptest! {
                 .collect();
             prop_assert_eq!(found, checked, "{:?}", request);
         }
+    }
+
+    #[test]
+    fn negated_test_passes_exactly_where_the_test_does_not(
+        test in positive_test(),
+        value in proptest::option::of(value()),
+    ) {
+        let value = value.as_deref().filter(|value| !value.is_empty());
+        prop_assert_eq!(test.clone().negated().passes(value), !test.passes(value));
+        prop_assert_eq!(test.clone().negated().negated(), test);
     }
 
     #[test]
@@ -312,4 +326,46 @@ rules:
             r#""/log*""#,
         ]
     );
+}
+
+#[test]
+fn not_excludes_values_and_holds_if_the_attribute_is_absent() {
+    let rules = RuleSet::parse(
+        "rules.yaml",
+        "
+rules:
+  - {name: one, limit: 1/s, match: {path: {not: /healthz}}}
+  - {name: list, limit: 1/s, match: {path: {not: [/healthz, '/static/**']}}}
+  - {name: both, limit: 1/s, match: {path: {like: '/v1/**', not: /v1/ping}}}
+  - {name: case, limit: 1/s, match: {path: {not: /V1/Ping, like: '/V1/**', ignore: case}}}
+  - {name: star, limit: 1/s, match: {path: {present: true, not: {is: '/static/**'}}}}
+  - {name: net, limit: 1/s, match: {ip: {in: [10.0.0.0/8], not: {in: 10.1.0.0/16}}}}
+",
+    )
+    .unwrap();
+    let names = |name: &'static str, value: &str| {
+        let request = Request::new().with(name, value.to_owned()).unwrap();
+        let found: Vec<&str> = rules.matching(&request).iter().map(|rule| rule.name()).collect();
+        found.join(" ")
+    };
+    assert_eq!(names("path", "/healthz"), "star");
+    assert_eq!(names("path", "/static/a.css"), "one star");
+    assert_eq!(names("path", "/static/**"), "one");
+    assert_eq!(names("path", "/v1/ping"), "one list star");
+    assert_eq!(names("path", "/v1/PING"), "one list both star");
+    assert_eq!(names("path", "/V1/x"), "one list case star");
+    assert_eq!(names("path", ""), "one list");
+    assert_eq!(names("ip", "10.2.0.1"), "one list net");
+    assert_eq!(names("ip", "10.1.0.1"), "one list");
+    let request = Request::new().with("path", "/healthz").unwrap();
+    let reason = rules.rules()[1].matches(&request).unwrap_err().to_string();
+    assert_eq!(reason, r#"path is "/healthz", wanted anything but "/healthz" or "/static/**""#);
+}
+
+#[test]
+fn excluded_values_that_may_be_secrets_are_not_shown() {
+    let condition = Condition::new("api_key", ValueTest::is("k1").negated());
+    assert_eq!(condition.redacted(), "anything but a value that is not shown");
+    let public = Condition::new("path", ValueTest::is("/healthz").negated());
+    assert_eq!(public.redacted(), r#"anything but "/healthz""#);
 }

@@ -173,11 +173,15 @@ mod tests {
     ];
 
     /// Changes of a `match`: the key, the old and the new value.
-    const CONDITIONS: [(&str, &str, &str); 7] = [
+    const CONDITIONS: [(&str, &str, &str); 11] = [
         ("", "{path: /a}", "{path: /b}"),
         (".like", "{path: {like: /a*}}", "{path: {like: /b*}}"),
         (".ignore", "{path: {is: /a}}", "{path: {is: /a, ignore: [case]}}"),
         (".is", "{path: {is: /a}}", "{path: {is: /b}}"),
+        (".not", "{path: {like: /a*}}", "{path: {like: /a*, not: /ab}}"),
+        (".not.like", "{path: {not: {like: /a*}}}", "{path: {not: {like: /b*}}}"),
+        (".not.is", "{path: {not: {is: /a}}}", "{path: {is: /a}}"),
+        (".not.in", "{ip: {not: {in: [10.0.0.0/8]}}}", "{ip: {not: {in: [10.0.0.0/9]}}}"),
         (".in", "{ip: {in: [10.0.0.0/8]}}", "{ip: {in: [10.0.0.0/9]}}"),
         (".present", "{user: {present: true}}", "{user: {present: false}}"),
         (".absent", "{user: {absent: true}}", "{user: {absent: false}}"),
