@@ -394,7 +394,11 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// No rule has this name, or the store did not confirm it.
     pub async fn reset(&self, rule: &str, request: &Request<'_>) -> Result<(), ResetError> {
-        let charge = self.inner.planner.plan_rule(self.rule_index(rule)?, request);
+        let (planner, rule_index) = (&self.inner.planner, self.rule_index(rule)?);
+        // An exempt client may have usage from before its exemption.
+        let charge = planner.plan_rule(rule_index, request).unwrap_or_else(|| {
+            planner.plan_with_limit(rule_index, request, planner.rule(rule_index).limit())
+        });
         if let Some(penalties) = &self.inner.penalties {
             penalties.reset(charge.key);
         }

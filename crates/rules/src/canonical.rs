@@ -94,7 +94,8 @@ impl Override {
     pub fn encode(&self, mut out: impl FnMut(&[u8])) {
         let Self { conditions, limit, until, rollout } = self;
         encode_conditions(conditions, &mut out);
-        encode_text(&limit.to_string(), &mut out);
+        let limit = limit.as_ref().map(ToString::to_string);
+        encode_text(limit.as_deref().unwrap_or(Self::EXEMPT_WORD), &mut out);
         let until = until.map(|until| until.as_micros().to_string());
         encode_text(&until.unwrap_or_default(), &mut out);
         encode_rollout(*rollout, &mut out);

@@ -12,8 +12,8 @@ use crate::rollout::{Rollout, RolloutPosition};
 /// The limit of a request, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedLimit<'a> {
-    /// The limit.
-    pub limit: &'a Arc<Limit>,
+    /// The limit; `None` if an override exempts the request.
+    pub limit: Option<&'a Arc<Limit>>,
     /// Its origin.
     pub origin: LimitOrigin<'a>,
 }
@@ -55,15 +55,16 @@ impl TierLimits {
 
     pub(crate) fn applied(&self, request: &Request<'_>) -> Option<AppliedLimit<'_>> {
         let (name, limit) = self.limits.get_key_value(present(request, &self.by)?)?;
-        Some(AppliedLimit { limit, origin: LimitOrigin::Tier(name) })
+        Some(AppliedLimit { limit: Some(limit), origin: LimitOrigin::Tier(name) })
     }
 }
 
-/// A different limit for the requests that it matches, permanent or until an instant.
+/// A different limit or an exemption for the requests that it matches, permanent or until an instant.
 #[derive(Clone, Debug)]
 pub struct Override {
     pub(crate) conditions: Box<[Condition]>,
-    pub(crate) limit: Arc<Limit>,
+    /// `None` exempts the requests.
+    pub(crate) limit: Option<Arc<Limit>>,
     pub(crate) until: Option<Timestamp>,
     pub(crate) rollout: Option<Rollout>,
 }
@@ -75,10 +76,13 @@ impl Override {
         &self.conditions
     }
 
-    /// Returns the limit of a request that satisfies the conditions.
+    /// The word for `limit` that exempts requests.
+    pub const EXEMPT_WORD: &'static str = "exempt";
+
+    /// Returns the limit of a request that satisfies the conditions; `None` if the rule does not count and limit it.
     #[must_use]
-    pub fn limit(&self) -> &Arc<Limit> {
-        &self.limit
+    pub fn limit(&self) -> Option<&Arc<Limit>> {
+        self.limit.as_ref()
     }
 
     /// Returns the first instant at which the override no longer applies, if there is one.
@@ -151,7 +155,7 @@ impl OverrideList {
             }
         });
         first.map(|(index, item)| AppliedLimit {
-            limit: &item.limit,
+            limit: item.limit.as_ref(),
             origin: LimitOrigin::Override(index),
         })
     }

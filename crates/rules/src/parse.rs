@@ -317,7 +317,7 @@ fn check_accuracy(
     report: &mut ErrorReport,
 ) -> Option<()> {
     let others = tiers.into_iter().flat_map(TierLimits::iter).map(|(_, limit)| &**limit);
-    let others = others.chain(overrides.iter().map(|item| &**item.limit()));
+    let others = others.chain(overrides.iter().filter_map(Override::limit).map(|limit| &**limit));
     let wrong =
         std::iter::once(limit).chain(others).find_map(|limit| accuracy.check_limit(limit).err());
     let node = raw.shards.or(raw.hot).or(raw.accuracy);

@@ -199,20 +199,22 @@ impl Rule {
         Ok(self)
     }
 
-    /// Returns the same rule with other limits for some requests; the first override that matches applies.
+    /// Returns the same rule with other limits for some requests; the first override that matches applies. An override
+    /// without a quota exempts the requests: the rule does not count and limit them.
     ///
     /// # Errors
     /// One of the limits is invalid with the rule's algorithm.
-    pub fn with_overrides(
+    pub fn with_overrides<Q: Into<Option<Quota>>>(
         mut self,
-        overrides: impl IntoIterator<Item = (Vec<Condition>, Quota, Option<Timestamp>)>,
+        overrides: impl IntoIterator<Item = (Vec<Condition>, Q, Option<Timestamp>)>,
     ) -> Result<Self, RuleError> {
         let items: Result<Vec<Override>, QuotaError> = overrides
             .into_iter()
             .map(|(conditions, quota, until)| {
+                let limit = quota.into().map(|quota| Limit::new(self.algorithm, quota));
                 Ok(Override {
                     conditions: conditions.into(),
-                    limit: Arc::new(Limit::new(self.algorithm, quota)?),
+                    limit: limit.transpose()?.map(Arc::new),
                     until,
                     rollout: None,
                 })
@@ -282,7 +284,7 @@ impl Rule {
     /// Returns all limits of the rule.
     fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         let tiers = self.tiers.iter().flat_map(TierLimits::iter).map(|(_, limit)| limit);
-        let overrides = self.overrides.as_slice().iter().map(Override::limit);
+        let overrides = self.overrides.as_slice().iter().filter_map(Override::limit);
         std::iter::once(&self.limit).chain(tiers).chain(overrides)
     }
 
@@ -433,14 +435,14 @@ impl Rule {
     }
 
     /// Returns the limit for a request: that of the first override that matches, has not ended at `now` and
-    /// includes the client, else that of the request's tier, else the rule's own.
+    /// includes the client, else that of the request's tier, else the rule's own. An override may exempt the request.
     #[inline]
     #[must_use]
     pub fn limit_for(&self, request: &Request<'_>, now: Timestamp) -> AppliedLimit<'_> {
         let tiers = self.tiers.as_ref();
         self.overridden(request, now)
             .or_else(|| tiers.and_then(|tiers| tiers.applied(request)))
-            .unwrap_or(AppliedLimit { limit: &self.limit, origin: LimitOrigin::Rule })
+            .unwrap_or(AppliedLimit { limit: Some(&self.limit), origin: LimitOrigin::Rule })
     }
 
     #[inline]

@@ -77,7 +77,8 @@ impl SimDecider {
         let mut names = ClientNames::default();
         let request = self.template.request(0, &mut names).unwrap_or_default();
         let stats = |rule: &Rule| {
-            TrialStats::new(name(rule), Some(rule.limit_for(&request, start).limit), length)
+            let limit = rule.limit_for(&request, start).limit;
+            TrialStats::new(name(rule), limit.map(|limit| &**limit), length)
         };
         self.rules.rules().iter().map(stats).collect()
     }

@@ -71,14 +71,14 @@ impl SystemUnderTest {
         Self { rules, attributes, fleet, is_single_limit: false }
     }
 
-    /// Returns the limit of the first rule that applies to a client's request.
+    /// Returns the limit of the first rule that applies to a client's request and does not exempt it.
     pub fn first_limit(&self) -> Option<Limit> {
         let template = RequestTemplate::new(&self.rules, self.attributes.clone());
         let mut names = ClientNames::default();
         let request = template.request(0, &mut names).ok()?;
         let matching = self.rules.matching(&request);
-        let limit = matching.first()?.limit_for(&request, Timestamp::EPOCH).limit;
-        Some(Limit::clone(limit))
+        let limits = matching.iter().map(|rule| rule.limit_for(&request, Timestamp::EPOCH).limit);
+        limits.flatten().next().map(|limit| Limit::clone(limit))
     }
 
     /// Returns the simulated faults.

@@ -13,7 +13,8 @@ use tidegate_limiter::Clock;
 use tidegate_limiter::tower::canonicalize;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{
-    AppliedLimit, AttributeChain, CallerRefunds, CanonicalRule, LimitOrigin, Mode, Rule, RuleSet,
+    AppliedLimit, AttributeChain, CallerRefunds, CanonicalRule, LimitOrigin, Mode, Override, Rule,
+    RuleSet,
 };
 use tidegate_service::rules::{NativeRules, ParsedRules, RuleSource};
 
@@ -211,15 +212,19 @@ impl ExplainCommand {
         output.data(format_args!("  key      {}", describe_key(per, request)));
         let applied = rule.limit_for(request, now);
         let origin = limit_origin(&form, &applied, request);
-        output.data(format_args!("  limit    {}, {origin}", applied.limit));
-        output.data(format_args!("  bound    {}", applied.limit.bound()));
-        if let Some(bound) = accuracy.bound(applied.limit) {
+        let Some(limit) = applied.limit else {
+            output.data(format_args!("  limit    {}, {origin}", Override::EXEMPT_WORD));
+            return Ok(());
+        };
+        output.data(format_args!("  limit    {limit}, {origin}"));
+        output.data(format_args!("  bound    {}", limit.bound()));
+        if let Some(bound) = accuracy.bound(limit) {
             output.data(format_args!("  fleet    {bound}"));
         }
         if let Some(outage) = outage(&form) {
             output.data(format_args!("  outage   {outage}"));
         }
-        if let Some(penalty) = penalty(&form, applied.limit) {
+        if let Some(penalty) = penalty(&form, limit) {
             output.data(format_args!("  penalty  {penalty}"));
         }
         if caller_refunds == CallerRefunds::Allow {
@@ -228,7 +233,7 @@ impl ExplainCommand {
         let (left, remaining) = match &self.server {
             Some(server) => self.fetch_remaining(server, rule, request)?,
             None => {
-                let all = applied.limit.capacity();
+                let all = limit.capacity();
                 (format!("all {all}, for a new client"), Some(all))
             }
         };
@@ -236,7 +241,7 @@ impl ExplainCommand {
         if self.cost != 1 {
             let cost = self.cost;
             let fits = match remaining {
-                _ if cost > applied.limit.capacity() => "more than the limit ever admits at once",
+                _ if cost > limit.capacity() => "more than the limit ever admits at once",
                 Some(remaining) if cost > remaining => "does not fit now",
                 Some(_) if cost == 0 => "charges nothing",
                 Some(_) => "fits",

@@ -190,7 +190,11 @@ fn describe(rule: &CanonicalRule<'_>, output: &mut CommandOutput<'_>) {
         print_omitted(tiers.iter().len(), "tiers", output);
     }
     for (index, item) in overrides.iter().enumerate().take(MAX_LISTED) {
-        let (title, limit) = (override_title(index, item), with_fleet_bound(rule, item.limit()));
+        let title = override_title(index, item);
+        let limit = match item.limit() {
+            Some(limit) => with_fleet_bound(rule, limit),
+            None => format!("{}, not counted", Override::EXEMPT_WORD),
+        };
         output.data(format_args!("  override {title}: {limit}"));
     }
     print_omitted(overrides.len(), "overrides", output);

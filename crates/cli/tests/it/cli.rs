@@ -393,6 +393,28 @@ old does not apply
 }
 
 #[test]
+fn validate_and_explain_show_excluded_values_and_exemptions() {
+    let folder = Folder::new();
+    let rules = folder.file(
+        "rules.yaml",
+        "rules: [{name: a, match: {path: {not: [/healthz, '/static/**']}}, limit: 1/s, \
+         overrides: [{match: {path: {like: '/v1/**', not: /v1/x}}, limit: exempt}]}]",
+    );
+    let (code, stdout, _) = run(&["validate", &rules]);
+    assert_eq!(code, 0);
+    assert!(stdout.ends_with("\n  override 1 by path: exempt, not counted\n"), "{stdout}");
+    let explain = |path: &str| run(&["explain", "--rules", &rules, path]).1;
+    let excluded =
+        "because  path is \"/healthz\", wanted anything but \"/healthz\" or \"/static/**\"";
+    let found = explain("/healthz");
+    assert!(found.contains(excluded), "{found}");
+    let found = explain("/v1/y");
+    assert!(found.contains("\n  limit    exempt, override 1 by path\n\n"), "{found}");
+    let found = explain("/v1/x");
+    assert!(found.contains("\n  limit    1 per 1 s (token_bucket), the rule's own\n"), "{found}");
+}
+
+#[test]
 fn validate_and_explain_show_the_rollout_percentage() {
     let folder = Folder::new();
     let rules = |share| {

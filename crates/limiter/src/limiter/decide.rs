@@ -102,7 +102,7 @@ impl<S: Store> Limiter<S> {
         let Some(penalty) = rule.penalty() else { return };
         let Some(subject) = inner.blocks.client_of(rule, request) else { return };
         let now = inner.clock.now();
-        let key = inner.planner.plan_rule(denied.rule_index, request).key;
+        let key = inner.planner.plan_with_limit(denied.rule_index, request, &denied.limit).key;
         if !penalties.is_due(key, penalty, &denied.limit, inner.store.share().of, now) {
             return;
         }

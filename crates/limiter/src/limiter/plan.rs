@@ -131,7 +131,8 @@ impl ChargePlanner {
 
     /// Plans the charges of one request, in the order of the rules.
     ///
-    /// A target rule has no charge if it is off, or if its rollout excludes the client.
+    /// A rule that exempts the request has no charge. Nor has a target rule that is off, or with a rollout that
+    /// excludes the client.
     pub(crate) fn plan<'r>(&'r self, check: &CheckRequest<'r, '_>) -> RuleCharges<'r> {
         let request = check.request;
         let applies = |index: RuleIndex| self.rule(index).applies_to_client(request);
@@ -139,11 +140,11 @@ impl ChargePlanner {
         match check.target {
             CheckTarget::AllMatching => {
                 for index in &self.rules.matching_indices(request) {
-                    charges.push(self.plan_rule(*index, request));
+                    charges.extend(self.plan_rule(*index, request));
                 }
             }
             CheckTarget::Rule(index) if applies(index) => {
-                charges.push(self.plan_rule(index, request));
+                charges.extend(self.plan_rule(index, request));
             }
             CheckTarget::RuleWithLimit(index, limit) if applies(index) => {
                 charges.push(self.plan_with_limit(index, request, limit));
@@ -153,17 +154,23 @@ impl ChargePlanner {
         charges
     }
 
-    /// Plans the charge of one rule, under the limit that it has for the request.
-    pub(crate) fn plan_rule(&self, rule_index: RuleIndex, request: &Request<'_>) -> RuleCharge<'_> {
+    /// Plans the charge of one rule, under the limit that it has for the request; `None` if it exempts the request.
+    #[inline]
+    pub(crate) fn plan_rule(
+        &self,
+        rule_index: RuleIndex,
+        request: &Request<'_>,
+    ) -> Option<RuleCharge<'_>> {
         let rule = self.rule(rule_index);
         // Only overrides depend on the time, and reading the clock costs as much as a decision.
         let has_overrides = !rule.overrides().is_empty();
         let now = if has_overrides { self.clock.now() } else { Timestamp::EPOCH };
-        self.plan_with_limit(rule_index, request, rule.limit_for(request, now).limit)
+        let limit = rule.limit_for(request, now).limit?;
+        Some(self.plan_with_limit(rule_index, request, limit))
     }
 
     /// Plans the charge of one rule under any limit.
-    fn plan_with_limit<'r>(
+    pub(crate) fn plan_with_limit<'r>(
         &'r self,
         rule_index: RuleIndex,
         request: &Request<'_>,

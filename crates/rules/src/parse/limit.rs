@@ -9,6 +9,7 @@ use tidegate_core::{Algorithm, Limit, Quota, Timestamp};
 use crate::condition_index::FixedHasher;
 use crate::error::{ErrorReport, quote};
 use crate::limits::{Override, TierLimits};
+use crate::nearest::did_you_mean;
 use crate::parse::{condition, rollout};
 use crate::per::{AttributeChain, check_attribute};
 use crate::raw::{keys, list, map, or_report, required, text, whole};
@@ -165,13 +166,33 @@ fn one_override<'n>(
     let conditions = required(matching, "override.match", node.at, report)
         .and_then(|node| condition::all(node, report));
     let limit = required(limited, "override.limit", node.at, report)
-        .and_then(|node| shared_limit(algorithm, node, known, report));
+        .and_then(|node| limit_or_exempt(algorithm, node, known, report));
     let until = match until {
         Some(node) => instant(node, report).map(Some),
         None => Some(None),
     };
     let share = rollout(share, per, report);
     Some(Override { conditions: conditions?.into(), limit: limit?, until: until?, rollout: share? })
+}
+
+/// Reads the limit of an override; `exempt` is `Some(None)`.
+fn limit_or_exempt<'n>(
+    algorithm: Algorithm,
+    node: &'n YamlNode<'n>,
+    known: &mut LimitCache<'n>,
+    report: &mut ErrorReport,
+) -> Option<Option<Arc<Limit>>> {
+    let word = Override::EXEMPT_WORD;
+    match node.text() {
+        Some(text) if text == word => Some(None),
+        Some(text) if !text.trim_start().starts_with(|c: char| c.is_ascii_digit()) => {
+            let (found, meant) = (quote(text), did_you_mean(text, [word]));
+            let wanted = format!("{word}, or read like \"100 per minute\"");
+            report.add(node.at, format!("override.limit must be {wanted}, found {found}{meant}"));
+            None
+        }
+        _ => shared_limit(algorithm, node, known, report).map(Some),
+    }
 }
 
 /// Reads an RFC 3339 time. One before 1970 becomes the epoch, which has passed as well.

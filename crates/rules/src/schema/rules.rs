@@ -9,6 +9,7 @@ use tidegate_core::{Quota, Request};
 
 use crate::accuracy::Accuracy;
 use crate::ignored::IgnoredDifferences;
+use crate::limits::Override;
 use crate::parse::condition::{IGNORE_KEY, NEGATED_KEYS, NOT_KEY, TEST_KEYS};
 use crate::parse::{
     ACCURACY_WORDS, ALGORITHM_WORDS, CALLER_REFUNDS_WORDS, HOT_WORDS, MODE_WORDS,
@@ -128,7 +129,7 @@ fn rule() -> Schema {
         .key("tiers", tiers.example(json!({"by": "claim.plan", "limits": {"free": "10 per second"}})))
         .key(
             "overrides",
-            Schema::list("Different limits for some clients. The first override that matches and has not ended applies, before any tier.", Schema::part("", "override"))
+            Schema::list("Different limits, or exemptions, for some clients. The first override that matches and has not ended applies, before any tier.", Schema::part("", "override"))
                 .with("maxItems", RuleSet::MAX_OVERRIDES)
                 .example(json!([{"match": {"api_key": "partner-1"}, "limit": "5000 per second"}])),
         )
@@ -319,16 +320,19 @@ fn limit() -> Schema {
 }
 
 fn overridden() -> Schema {
+    let exempt =
+        Schema::word("No limit.", [Override::EXEMPT_WORD]).without_default().example("exempt");
+    let limit = Schema::one_of(
+        "The limit of these clients. `exempt`: the rule does not count and limit them.",
+        [Schema::part("A limit.", "limit"), exempt],
+    );
     Schema::map("A different limit for some clients.")
         .required(
             "match",
             Schema::part("The conditions that a request must satisfy.", "conditions")
                 .example(json!({"api_key": "partner-1"})),
         )
-        .required(
-            "limit",
-            Schema::part("The limit of these clients.", "limit").example("5000 per second"),
-        )
+        .required("limit", limit.example("5000 per second").example(Override::EXEMPT_WORD))
         .key(
             "until",
             Schema::text("The end of the override. Without it, the override is permanent.")

@@ -82,7 +82,7 @@ fn override_precedes_tier_and_tier_precedes_rule() {
             LimitOrigin::Tier(name) => format!("tier {name}"),
             LimitOrigin::Override(index) => format!("override {index}"),
         };
-        (origin, applied.limit.quota().to_string())
+        (origin, applied.limit.unwrap().quota().to_string())
     };
     let expected = |origin: &str, quota: &str| (origin.to_owned(), quota.to_owned());
 

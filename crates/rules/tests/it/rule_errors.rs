@@ -130,6 +130,10 @@ fn invalid_field_is_rejected_with_its_line_and_rule() {
             r#"until must read like "2027-01-01T00:00:00Z", found "2027-01-01""#,
         ),
         (
+            "overrides: [{match: {a: b}, limit: exemt}]",
+            r#"override.limit must be exempt, or read like "100 per minute", found "exemt" (did you mean exempt?)"#,
+        ),
+        (
             "overrides: [{match: {a: b}, limit: 1/s, til: x}]",
             r#"override has no key "til", wanted match, limit, until or rollout (did you mean until?)"#,
         ),

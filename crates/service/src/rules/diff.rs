@@ -200,6 +200,11 @@ mod tests {
         ("tiers.limits", "tiers: {by: a, limits: {b: 1/s}}", "tiers: {by: a, limits: {c: 1/s}}"),
         ("overrides", "mode: enforce", "overrides: [{match: {user: a}, limit: 1/s}]"),
         (
+            "overrides.limit",
+            "overrides: [{match: {user: a}, limit: 1/s}]",
+            "overrides: [{match: {user: a}, limit: exempt}]",
+        ),
+        (
             "overrides.until",
             "overrides: [{match: {user: a}, limit: 1/s}]",
             "overrides: [{match: {user: a}, limit: 1/s, until: '2030-01-01T00:00:00Z'}]",

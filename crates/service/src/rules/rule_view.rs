@@ -33,7 +33,7 @@ pub fn rule_view(rule: &Rule) -> RuleView<Cow<'_, str>> {
         on_store_failure: on_store_failure.name().into(),
         rollout: rollout.map(|share| share.to_string().into()),
         tiers: tiers.map(tiers_view),
-        overrides: overrides.iter().map(override_view).collect(),
+        overrides: overrides.iter().map(|item| override_view(item, limit)).collect(),
         penalty: penalty.map(|penalty| penalty.describe(limit).into()),
         caller_refunds: caller_refunds.name().into(),
     }
@@ -62,11 +62,16 @@ fn tiers_view(tiers: &TierLimits) -> TiersView<Cow<'_, str>> {
     TiersView { by: tiers.by().into(), limits: limits.collect() }
 }
 
-fn override_view(item: &Override) -> OverrideView<Cow<'_, str>> {
+fn override_view<'a>(item: &'a Override, rule_limit: &'a Limit) -> OverrideView<Cow<'a, str>> {
+    let exempt = || LimitView {
+        limit: Override::EXEMPT_WORD.into(),
+        algorithm: rule_limit.algorithm().name().into(),
+        bound: "not counted and not limited".into(),
+    };
     OverrideView {
         r#match: condition_views(item.conditions()),
         until: item.until().map(|until| until.as_secs_ceil()),
         rollout: item.rollout().map(|share| share.to_string().into()),
-        limit: limit_view(item.limit()),
+        limit: item.limit().map_or_else(exempt, |limit| limit_view(limit)),
     }
 }

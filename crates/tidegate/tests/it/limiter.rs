@@ -2,6 +2,7 @@
 
 mod admission;
 mod check_all;
+mod exemptions;
 mod refund_latest;
 mod rule_reload;
 mod slot_guards;
