@@ -188,7 +188,7 @@ mod tests {
     ];
 
     /// Other changes of a rule: the key, the old and the new rule.
-    const RULES: [(&str, &str, &str); 25] = [
+    const RULES: [(&str, &str, &str); 26] = [
         ("name", "name: a, limit: 1/s", "name: b, limit: 1/s"),
         ("per", "per: [ip]", "per: [user | ip]"),
         ("burst", "burst: 1", "burst: 2"),
