@@ -214,7 +214,7 @@ rules.yaml:3: rule "login": match.api_key has no key "presnt", wanted like, is, 
   |
 3 |     match: {path: /login, api_key: {presnt: true}}
   |                                     ^^^^^^
-rules.yaml:5: rule "login": rule has no key "limt", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty (did you mean limit?)
+rules.yaml:5: rule "login": rule has no key "limt", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout, penalty or caller_refunds (did you mean limit?)
   |
 5 |     limt: 5 per minute
   |     ^^^^

@@ -8,8 +8,7 @@ use tidegate_testkit::{Tool, lacking};
 use crate::kit::{Server, exit_code_and_output};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc_python.py");
-const RULES: &str =
-    "rules: [{name: per-user, match: {domain: edge}, per: [user], limit: 5 per 365 days}]";
+const RULES: &str = "rules: [{name: per-user, match: {domain: edge}, per: [user], limit: 5 per 365 days, caller_refunds: allow}]";
 
 #[test]
 fn python_client_with_envoy_messages_gets_correct_responses() {

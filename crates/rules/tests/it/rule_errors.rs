@@ -221,11 +221,11 @@ fn invalid_field_is_rejected_with_its_line_and_rule() {
         ),
         (
             "color: red",
-            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty"#,
+            r#"rule has no key "color", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout, penalty or caller_refunds"#,
         ),
         (
             "brust: 5",
-            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout or penalty (did you mean burst?)"#,
+            r#"rule has no key "brust", wanted name, match, per, limit, burst, queue, hold, algorithm, tiers, overrides, accuracy, sync, max_ahead, shards, hot, on_store_failure, mode, rollout, penalty or caller_refunds (did you mean burst?)"#,
         ),
     ] {
         assert_eq!(
