@@ -18,12 +18,14 @@
 # make proto    crates/proto/src/generated, generated from the messages in crates/proto/proto
 # make public-api  crates/tidegate/public-api.txt, the listing of the library's public interface
 # make deny     checks licences, sources and banned crates of all dependencies
+# make advisories  checks all dependencies against the RustSec advisory database, which it downloads
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
+INSTALL_DENY = command -v cargo-deny >/dev/null || { echo "will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }
 
-.PHONY: test test-all setup format language lint tests plain doctests docs api bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto public-api deny
+.PHONY: test test-all setup format language lint tests plain doctests docs api bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto public-api deny advisories
 
 test: setup
 	@tools/run-tests.py $(STEPS)
@@ -108,5 +110,9 @@ proto:
 	TIDEGATE_PROTO=write $(CARGO) test --locked -p tidegate-proto --lib -- generated_code_is_current
 
 deny:
-	@command -v cargo-deny >/dev/null || { echo "deny: will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }
+	@$(INSTALL_DENY)
 	$(CARGO) deny --workspace check licenses bans sources
+
+advisories:
+	@$(INSTALL_DENY)
+	$(CARGO) deny --workspace check advisories
