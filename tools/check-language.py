@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails on wording that CONTRIBUTING.md rules out, in comments, test names and docs.
+"""Fails on wording that CONTRIBUTING.md rules out, in comments, test names, docs and the texts of the program.
 
 Usage: tools/check-language.py [FILE ...], without one every file that git tracks. Each finding is one line:
 FILE:LINE: found TEXT, wanted ALTERNATIVE.
@@ -33,6 +33,9 @@ TEST_NAME = re.compile(
 )
 TEST = re.compile(r"#\[(?:tokio::)?test\b")
 FUNCTION = re.compile(r"^\s*(?:async )?fn (\w+)")
+# A string in the code of the program; tests may use any name for a client.
+TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+IN_TESTS = re.compile(r"(^|/)(tests?|vectors)(/|\.rs$)|^fuzz/")
 # Code that a tool writes, and texts of others.
 SKIPPED = re.compile(r"(^|/)generated/|^CHANGELOG\.md$|^LICENSE|/snapshots/|^tools/check-language\.py$")
 
@@ -58,6 +61,9 @@ def findings(path, lines):
         comment = COMMENT[ending].match(line)
         if ending == ".md" and line.lstrip().startswith("```"):
             in_code_block = not in_code_block
+        if not comment and ending == ".rs" and not IN_TESTS.search(path):
+            for word in PEOPLE.finditer(" ".join(TEXT.findall(line))):
+                yield number, f'"{word[0]}" in a text', "the client, caller, operator, node or thread"
         if not comment or in_code_block:
             continue
         # Names in code quotes are not prose.

@@ -214,7 +214,7 @@ mod tests {
                 }
                 firsts.insert(home(parts[0]));
             }
-            assert_eq!(firsts.len(), homes, "every home has the first part of somebody");
+            assert_eq!(firsts.len(), homes, "every home has the first part of some key");
         }
     }
 }

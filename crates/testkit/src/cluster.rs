@@ -70,7 +70,7 @@ impl Cluster {
     pub fn owner_of(&self, slot: u16) -> usize {
         let view = ClusterView::of(self.any_up()).expect("a node that is up has a view");
         let owner = view.owner(slot).and_then(|port| self.place_of(port));
-        owner.unwrap_or_else(|| panic!("slot {slot} is nobody's: {view:?}"))
+        owner.unwrap_or_else(|| panic!("slot {slot} has no owner: {view:?}"))
     }
 
     /// Returns the master that a key is on.

@@ -31,7 +31,7 @@ pub async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + S
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "whoever runs this wants to know where it listens")]
+#[allow(clippy::print_stdout, reason = "prints the address of the listener")]
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;

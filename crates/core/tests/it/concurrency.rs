@@ -164,7 +164,7 @@ proptest! {
                 }
                 Step::GiveBack(count) => {
                     let charged = limit.clone();
-                    prop_assert!(!limit.refund_latest(&mut state, now, &charged, count), "nobody was named");
+                    prop_assert!(!limit.refund_latest(&mut state, now, &charged, count), "no slot was named");
                 }
                 Step::Change(amount, hold) => {
                     let new = self::limit(amount, Span::from_secs(hold));

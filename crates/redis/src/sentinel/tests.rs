@@ -58,12 +58,12 @@ async fn sentinels_that_do_not_answer_or_do_not_know_are_passed_over() {
     }
     let sentinel = Sentinel::start();
     let knows = sentinel.sentinels()[0].address();
-    let nobody = Port::free();
+    let closed_port = Port::free();
     let no_sentinel = Redis::start();
     let silent = FaultProxy::to(&knows);
     silent.stall();
     let others =
-        format!("127.0.0.1:{},{},{}", nobody.number(), no_sentinel.address(), silent.address());
+        format!("127.0.0.1:{},{},{}", closed_port.number(), no_sentinel.address(), silent.address());
     let brief = |name: &str, more: &str| {
         let config = config(&format!("redis+sentinel://{others}{more}/{name}"));
         config.with_connect_timeout(Duration::from_secs(4)).unwrap()
@@ -81,7 +81,7 @@ async fn sentinels_that_do_not_answer_or_do_not_know_are_passed_over() {
              'get-master-addr-by-name' 'stranger'; \
              redis {}: no connection within 4 s; \
              redis {knows}: no master of that name",
-            nobody.number(),
+            closed_port.number(),
             no_sentinel.address(),
             silent.address(),
         )

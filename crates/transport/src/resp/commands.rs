@@ -45,22 +45,22 @@ const SPENDS: &[&str] = &["write", "fast"];
 
 #[rustfmt::skip] // Keep the columns of the table aligned.
 static COMMANDS: [CommandSpec; 16] = [
-    entry(CommandKind::Auth, "auth", (2, 3), BEFORE_AUTH, 0, "Proves who the client is"),
-    entry(CommandKind::Throttle, "cl.throttle", (5, 6), SPENDS, 1, "Spends from a limit that the command names"),
-    entry(CommandKind::Client, "client", (2, UNLIMITED), PLAIN, 0, "Asks and says things about the connection"),
+    entry(CommandKind::Auth, "auth", (2, 3), BEFORE_AUTH, 0, "Authenticates the connection"),
+    entry(CommandKind::Throttle, "cl.throttle", (5, 6), SPENDS, 1, "Charges a limit given in the command"),
+    entry(CommandKind::Client, "client", (2, UNLIMITED), PLAIN, 0, "Returns or sets properties of the connection"),
     entry(CommandKind::Command, "command", (1, UNLIMITED), PLAIN, 0, "Lists the commands"),
-    entry(CommandKind::Config, "config", (2, UNLIMITED), PLAIN, 0, "Shows what benchmarks ask for"),
+    entry(CommandKind::Config, "config", (2, UNLIMITED), PLAIN, 0, "Returns the settings that benchmarks read"),
     entry(CommandKind::Discard, "discard", (1, 1), PLAIN, 0, "Ends a transaction without running it"),
-    entry(CommandKind::Echo, "echo", (2, 2), PLAIN, 0, "Says a message back"),
+    entry(CommandKind::Echo, "echo", (2, 2), PLAIN, 0, "Returns its argument"),
     entry(CommandKind::Exec, "exec", (1, 1), PLAIN, 0, "Runs the commands of a transaction"),
     entry(CommandKind::Hello, "hello", (1, UNLIMITED), BEFORE_AUTH, 0, "Chooses the version of the protocol"),
     entry(CommandKind::Info, "info", (1, UNLIMITED), PLAIN, 0, "Describes the server"),
     entry(CommandKind::Multi, "multi", (1, 1), PLAIN, 0, "Starts a transaction"),
-    entry(CommandKind::Ping, "ping", (1, 2), PLAIN, 0, "Shows that somebody is there"),
+    entry(CommandKind::Ping, "ping", (1, 2), PLAIN, 0, "Returns PONG, or its argument"),
     entry(CommandKind::Quit, "quit", (1, UNLIMITED), BEFORE_AUTH, 0, "Closes the connection"),
-    entry(CommandKind::Reset, "reset", (1, 1), BEFORE_AUTH, 0, "Makes the connection like a new one"),
+    entry(CommandKind::Reset, "reset", (1, 1), BEFORE_AUTH, 0, "Resets the connection to its initial state"),
     entry(CommandKind::Select, "select", (2, 2), PLAIN, 0, "Chooses database 0, the only one"),
-    entry(CommandKind::Check, "tg.check", (3, UNLIMITED), SPENDS, 0, "Spends from a rule of this server"),
+    entry(CommandKind::Check, "tg.check", (3, UNLIMITED), SPENDS, 0, "Charges a rule of this server"),
 ];
 
 const fn entry(

@@ -88,7 +88,7 @@ impl ThrottleReply {
     }
 }
 
-const STORE_UNREACHABLE: &str = "the store does not answer, so nobody knows whether this fits";
+const STORE_UNREACHABLE: &str = "the store does not reply, so it is unknown whether this fits";
 
 /// Converts the error of a call to an error reply.
 fn call_error(error: &CallError) -> RespError {
