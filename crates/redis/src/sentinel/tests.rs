@@ -62,8 +62,12 @@ async fn sentinels_that_do_not_answer_or_do_not_know_are_passed_over() {
     let no_sentinel = Redis::start();
     let silent = FaultProxy::to(&knows);
     silent.stall();
-    let others =
-        format!("127.0.0.1:{},{},{}", closed_port.number(), no_sentinel.address(), silent.address());
+    let others = format!(
+        "127.0.0.1:{},{},{}",
+        closed_port.number(),
+        no_sentinel.address(),
+        silent.address()
+    );
     let brief = |name: &str, more: &str| {
         let config = config(&format!("redis+sentinel://{others}{more}/{name}"));
         config.with_connect_timeout(Duration::from_secs(4)).unwrap()

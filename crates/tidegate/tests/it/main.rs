@@ -48,3 +48,19 @@ mod without_runtime;
 /// Connect timeout for a healthy Redis. Long enough for a machine under heavy load.
 #[cfg(feature = "redis")]
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Connects to a healthy Redis. Retries for [`CONNECT_TIMEOUT`]: connecting includes one charge within the store timeout, and
+/// a busy machine may delay it.
+#[cfg(feature = "redis")]
+async fn connect(config: tidegate::redis::RedisConfig) -> tidegate::redis::RedisStore {
+    let config = config.with_connect_timeout(CONNECT_TIMEOUT).unwrap();
+    let connecting = async {
+        loop {
+            match tidegate::redis::RedisStore::connect(config.clone()).await {
+                Ok(store) => return store,
+                Err(error) => println!("connecting again after: {error}"),
+            }
+        }
+    };
+    tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap()
+}

@@ -9,8 +9,7 @@ use futures_util::future::join_all;
 use tidegate::Timestamp;
 use tidegate::error::StoreError;
 use tidegate::redis::{
-    DocumentVersion, DocumentWithText, Expected, LatestVersion, NewVersion, PutError, RedisConfig,
-    RedisDocument, RedisStore,
+    DocumentVersion, DocumentWithText, Expected, LatestVersion, NewVersion, PutError, RedisDocument,
 };
 use tidegate_testkit::{Flavour, Redis, Tool, WAIT_TIMEOUT, lacking};
 use tokio::time::timeout;
@@ -18,11 +17,6 @@ use tokio::time::timeout;
 const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 /// Redis key of the document `rules`.
 const DOCUMENT_KEY: &str = "tg::{document:rules}";
-
-fn config(url: &str) -> RedisConfig {
-    let config: RedisConfig = url.parse().unwrap();
-    config.with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap()
-}
 
 async fn open_document(url: &str) -> RedisDocument {
     RedisDocument::start(url.parse().unwrap(), "rules").await.unwrap()
@@ -50,7 +44,7 @@ async fn version_written_by_one_node_is_read_by_another() {
         return;
     }
     let server = Redis::start();
-    let store = RedisStore::connect(config(&server.url())).await.unwrap();
+    let store = crate::connect(server.url().parse().unwrap()).await;
     let (one, other) = (store.document("rules"), open_document(&server.url()).await);
     assert_eq!(one.latest(None).await, Ok(LatestVersion::Nothing));
     assert_eq!(one.latest(Some((3, "aa"))).await, Ok(LatestVersion::Nothing));
@@ -205,8 +199,7 @@ async fn long_texts_evict_older_versions_and_use_a_separate_connection() {
         return;
     }
     let server = Redis::start();
-    let config = config(&server.url());
-    let store = RedisStore::connect(config).await.unwrap();
+    let store = crate::connect(server.url().parse().unwrap()).await;
     let document = store.document("rules");
     // Calls of the document leave at most one connection besides the store's.
     let connections = || server.info("connected_clients").unwrap().parse::<u32>().unwrap();

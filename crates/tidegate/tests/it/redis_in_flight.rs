@@ -310,8 +310,7 @@ fn guards_are_counted_again_on_the_restarted_shard() {
         let store = {
             let shards = urls.iter().map(|url| url.parse::<RedisConfig>().unwrap());
             let config = RedisConfig::shards(shards).unwrap();
-            let config = config.with_timeout(Duration::from_millis(500)).unwrap();
-            Arc::new(RedisStore::connect(config).await.unwrap())
+            Arc::new(crate::connect(config.with_timeout(Duration::from_millis(500)).unwrap()).await)
         };
         let rules = "rules: [{name: exports, per: [user], limit: 1 in flight, hold: 1h, on_store_failure: deny}]";
         let rules = RuleSet::parse("rules.yaml", rules).unwrap();

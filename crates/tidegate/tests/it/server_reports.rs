@@ -10,8 +10,7 @@ use tidegate_testkit::{FaultProxy, Flavour, Redis, Tool, WAIT_TIMEOUT, lacking, 
 const REQUIRED_TOOLS: [Tool; 1] = [Tool::Server(Flavour::Redis)];
 
 async fn limiter(config: RedisConfig) -> Limiter<RedisStore> {
-    let config = config.with_connect_timeout(crate::CONNECT_TIMEOUT).unwrap();
-    let store = Arc::new(RedisStore::connect(config).await.unwrap());
+    let store = Arc::new(crate::connect(config).await);
     let rules = RuleSet::parse("rules.yaml", "rules: [{name: api, per: [user], limit: 9 per day}]");
     Limiter::builder().rules(rules.unwrap()).store(store).build()
 }

@@ -21,9 +21,9 @@ const WINDOW_RULE: &str = "{name: api, per: [user], limit: 300 per 10 days, algo
 
 async fn start_node(url: &str, rules: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
-    let store = RedisStore::connect(config.with_timeout(Duration::from_secs(1)).unwrap());
+    let store = crate::connect(config.with_timeout(Duration::from_secs(1)).unwrap());
     let rules = RuleSet::parse("rules.yaml", &format!("rules: [{rules}]")).unwrap();
-    Limiter::builder().rules(rules).store(Arc::new(store.await.unwrap())).build()
+    Limiter::builder().rules(rules).store(Arc::new(store.await)).build()
 }
 
 fn request_by(user: &str) -> Request<'_> {

@@ -366,7 +366,7 @@ async fn timed_out_lease_request_is_sent_once() {
     let server = Redis::start();
     let config: RedisConfig = server.url().parse().unwrap();
     let config = config.with_timeout(Duration::from_millis(100)).unwrap();
-    let store = RedisStore::connect(config).await.unwrap();
+    let store = crate::connect(config).await;
     server.pause();
     let (limit, deadline, mut timeouts) = (slow_bucket(100), Instant::now() + WAIT_TIMEOUT, 0);
     loop {
@@ -468,7 +468,7 @@ async fn requests_beyond_the_queue_limit_are_not_sent() {
     let server = Redis::start();
     let config: RedisConfig = server.url().parse().unwrap();
     let config = config.with_timeout(Duration::from_millis(500)).unwrap();
-    let store = RedisStore::connect(config).await.unwrap();
+    let store = crate::connect(config).await;
     server.pause();
     let limit = slow_bucket(10);
     let numbers = 1..=u128::try_from(MAX_QUEUED + 100).unwrap();

@@ -11,7 +11,7 @@ use super::scenario::wait_until;
 
 async fn connect(redis: &Redis) -> RedisStore {
     let config: RedisConfig = redis.url().parse().unwrap();
-    RedisStore::connect(config.with_timeout(Duration::from_secs(1)).unwrap()).await.unwrap()
+    crate::connect(config.with_timeout(Duration::from_secs(1)).unwrap()).await
 }
 
 /// Sends two heartbeats of every node. Returns the share of each node afterwards.

@@ -90,7 +90,7 @@ async fn start_node(url: &str) -> Limiter<RedisStore> {
     let config: RedisConfig = url.parse().unwrap();
     let config = config.with_timeout(Duration::from_secs(1)).unwrap();
     let config = config.with_denial_memory(Duration::ZERO).unwrap();
-    let store = RedisStore::connect(config).await.unwrap();
+    let store = crate::connect(config).await;
     let rules = format!(
         "rules: [{{name: api, per: [user], limit: {DAILY_LIMIT} per day, on_store_failure: deny}}]"
     );

@@ -1,7 +1,7 @@
 //! Documents in each kind of deployment: cluster, Sentinel, Valkey, and servers that restart.
 
 use tidegate::error::StoreError;
-use tidegate::redis::{PutError, RedisStore};
+use tidegate::redis::PutError;
 use tidegate_testkit::{
     Cluster, FaultProxy, Flavour, Redis, Sentinel, Tool, WAIT_TIMEOUT, lacking, poll,
 };
@@ -15,9 +15,7 @@ async fn cluster_keeps_a_document_while_its_slot_migrates() {
         return;
     }
     let cluster = Cluster::builder().config("cluster-node-timeout", "60000").start();
-    let config: tidegate::redis::RedisConfig = cluster.url().parse().unwrap();
-    let config = config.with_connect_timeout(WAIT_TIMEOUT).unwrap();
-    let store = RedisStore::connect(config).await.unwrap();
+    let store = crate::connect(cluster.url().parse().unwrap()).await;
     let document = store.document("rules");
     let mut follower = DocumentFollower::start(&document);
     follower.expect_notification().await;
