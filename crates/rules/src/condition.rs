@@ -1,6 +1,7 @@
 //! Conditions of a rule's `match`: an attribute and a test of its value.
 
 use std::fmt;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use tidegate_core::Request;
@@ -9,6 +10,7 @@ use crate::error::quote;
 use crate::glob::Glob;
 use crate::ignored::IgnoredDifferences;
 use crate::network::NetworkSet;
+use crate::pattern_set::{PatternSet, PatternSetBuilder};
 use crate::rollout::Rollout;
 
 /// A test of one attribute of a request.
@@ -184,17 +186,37 @@ impl ValuePattern {
     pub fn like(text: &str) -> Self {
         Glob::new(text).map_or_else(|| Self::Exact(text.into()), Self::Glob)
     }
+
+    /// Returns whether a whole value is the text or matches the pattern.
+    ///
+    /// ```
+    /// use tidegate_rules::ValuePattern;
+    ///
+    /// assert!(ValuePattern::like("/v1/**").matches("/v1/items"));
+    /// ```
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        match self {
+            Self::Exact(text) => **text == *value,
+            Self::Glob(glob) => glob.matches(value),
+        }
+    }
 }
 
 /// Texts and patterns, one of which must match.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ValuePatterns {
     /// Sorted for binary search: a list may contain ten thousand names.
     exact: Box<[Box<str>]>,
     globs: Box<[Glob]>,
+    /// Finds the globs that match, if they are many.
+    glob_set: Option<Arc<PatternSet>>,
     /// If it is not empty, texts and patterns are folded, and match folded values.
     ignored: IgnoredDifferences,
 }
+
+/// More globs than these are matched together rather than one after another.
+const MAX_SEPARATE_GLOBS: usize = 8;
 
 impl ValuePatterns {
     /// Creates a set of alternatives from these patterns.
@@ -209,7 +231,13 @@ impl ValuePatterns {
         }
         exact.sort_unstable();
         exact.dedup();
-        Self { exact: exact.into(), globs: globs.into(), ignored: IgnoredDifferences::NONE }
+        let glob_set = (globs.len() > MAX_SEPARATE_GLOBS).then(|| {
+            let mut builder = PatternSetBuilder::default();
+            globs.iter().for_each(|glob| builder.add_glob(glob, 0));
+            Arc::new(builder.finish())
+        });
+        let ignored = IgnoredDifferences::NONE;
+        Self { exact: exact.into(), globs: globs.into(), glob_set, ignored }
     }
 
     /// Creates a set of alternatives that match a value if one of these patterns matches a value that differs from it
@@ -252,7 +280,10 @@ impl ValuePatterns {
 
     fn match_folded(&self, value: &str) -> bool {
         self.exact.binary_search_by(|text| (**text).cmp(value)).is_ok()
-            || self.globs.iter().any(|glob| glob.matches(value))
+            || match &self.glob_set {
+                Some(globs) => globs.first(value).is_some(),
+                None => self.globs.iter().any(|glob| glob.matches(value)),
+            }
     }
 
     /// Returns the texts, sorted.
@@ -265,6 +296,15 @@ impl ValuePatterns {
         self.globs.iter()
     }
 }
+
+/// Alternatives are equal if their patterns are.
+impl PartialEq for ValuePatterns {
+    fn eq(&self, other: &Self) -> bool {
+        self.exact == other.exact && self.globs == other.globs && self.ignored == other.ignored
+    }
+}
+
+impl Eq for ValuePatterns {}
 
 /// Maximum number of alternatives that the text of a test lists.
 const MAX_LISTED_ALTERNATIVES: usize = 5;

@@ -1,50 +1,59 @@
 //! An index that finds, among many items, the few that may apply to a request.
 //!
 //! An item is indexed by one of its conditions only: the one that the fewest other items share. Of ten thousand
-//! rules with `method: GET` and different paths, each is found by its path. An item with only this condition matches
-//! without another check if the condition is a text or `**text**`; all conditions of other candidates are checked. An
-//! item without a condition that can be indexed is a candidate for every request.
+//! rules with `method: GET` and different paths, each is found by its path. The index decides this condition, so that
+//! only the other conditions of a candidate are checked. An item without a condition that can be indexed is a candidate
+//! for every request.
 
-mod infix_index;
 mod network_index;
-mod prefix_trie;
 mod terms;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use smallvec::SmallVec;
 use tidegate_core::Request;
 
-use crate::condition::{Condition, present};
-use crate::condition_index::infix_index::InfixIndex;
+use crate::condition::{Condition, ValueTest, present};
 use crate::condition_index::network_index::NetworkIndex;
-use crate::condition_index::prefix_trie::PrefixTrie;
-use crate::condition_index::terms::{IndexTerm, TermCounts, is_decided_by_index};
+use crate::condition_index::terms::TermCounts;
 use crate::ignored::IgnoredDifferences;
 use crate::network::parse_address;
-
-/// The hasher of tables with keys from an operator's document.
-///
-/// Its key is fixed. Clients choose only the values that are looked up, never those that are stored, and therefore
-/// cannot cause collisions.
-pub(crate) type FixedHasher = BuildHasherDefault<DefaultHasher>;
-
-/// Items that are indexed under the same term, each with or without [`CERTAIN_FLAG`].
-type ItemList = SmallVec<[u32; 2]>;
-
-/// Flag of an item with one condition that the index decides: a result of the index needs no other check. That check
-/// would cause three or four cache misses in a large set, or a search in a long value.
-const CERTAIN_FLAG: u32 = 1 << 31;
+use crate::pattern_set::{FixedHasher, PatternSet, PatternSetBuilder};
 
 /// Up to this many indexed attributes it is faster to look up each of them in the request than to look up each
 /// attribute of the request in the index.
 const MAX_PROBED_ATTRIBUTES: usize = 8;
 
+/// The position of the condition that the index has decided for an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DecidedCondition(u8);
+
+impl DecidedCondition {
+    /// No condition is decided.
+    const NONE: Self = Self(u8::MAX);
+
+    /// Returns whether a request satisfies all other conditions.
+    #[inline]
+    pub(crate) fn others_are_satisfied(
+        self,
+        conditions: &[Condition],
+        request: &Request<'_>,
+    ) -> bool {
+        let decided = usize::from(self.0);
+        if conditions.len() == 1 && decided == 0 {
+            return true;
+        }
+        let mut others = conditions.iter().enumerate().filter(|(position, _)| *position != decided);
+        others.all(|(_, condition)| condition.is_satisfied(request))
+    }
+}
+
 /// An index over the conditions of some items, which are identified by their position.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConditionIndex {
     always: Box<[u32]>,
+    /// By item.
+    decided: Box<[DecidedCondition]>,
     attributes: Box<[AttributeIndex]>,
     /// Positions in `attributes`. Empty if there are few attributes.
     by_name: HashMap<Box<str>, SmallVec<[usize; 1]>, FixedHasher>,
@@ -54,26 +63,24 @@ impl ConditionIndex {
     /// Indexes each item under the most selective of its conditions.
     pub(crate) fn new<'c>(items: impl Iterator<Item = &'c [Condition]> + Clone) -> Self {
         let counts = TermCounts::of(items.clone().flatten());
-        let mut always = Vec::new();
+        let (mut always, mut decided) = (Vec::new(), Vec::new());
         let mut builders: Vec<IndexBuilder<'c>> = Vec::new();
         let mut positions: HashMap<(&str, IgnoredDifferences), usize, FixedHasher> =
             HashMap::default();
         for (item, conditions) in (0..).zip(items) {
-            let Some((condition, terms)) = counts.most_selective(conditions) else {
+            let Some((position, condition)) = counts.most_selective(conditions) else {
                 always.push(item);
+                decided.push(DecidedCondition::NONE);
                 continue;
             };
+            decided.push(DecidedCondition(u8::try_from(position).unwrap_or(u8::MAX)));
             let (name, ignored) = (condition.attribute(), condition.ignored());
             let index = *positions.entry((name, ignored)).or_insert_with(|| {
                 builders.push(IndexBuilder::new(name, ignored));
                 builders.len() - 1
             });
-            // The number of items is far below this bit.
-            let certain =
-                matches!(conditions, [only] if is_decided_by_index(only)) && item < CERTAIN_FLAG;
-            let item = if certain { item | CERTAIN_FLAG } else { item };
             if let Some(builder) = builders.get_mut(index) {
-                terms.into_iter().for_each(|term| builder.add(term, item));
+                builder.add(condition.test(), item);
             }
         }
         let mut by_name: HashMap<Box<str>, SmallVec<[usize; 1]>, FixedHasher> = HashMap::default();
@@ -83,16 +90,22 @@ impl ConditionIndex {
             }
         }
         let attributes = builders.into_iter().map(IndexBuilder::finish).collect();
-        Self { always: always.into(), attributes, by_name }
+        Self { always: always.into(), decided: decided.into(), attributes, by_name }
     }
 
-    /// Calls `found` with every item that the request may satisfy, and whether that is certain. The order is
-    /// arbitrary, and an item may be passed twice.
+    /// Calls `found` with every item that the request may satisfy, and the condition that the request is known to
+    /// satisfy. The order is arbitrary, and an item may be passed twice.
     #[inline]
-    pub(crate) fn candidates(&self, request: &Request<'_>, mut found: impl FnMut(usize, bool)) {
+    pub(crate) fn candidates(
+        &self,
+        request: &Request<'_>,
+        mut found: impl FnMut(usize, DecidedCondition),
+    ) {
         let mut found = |item: u32| {
-            if let Ok(index) = usize::try_from(item & !CERTAIN_FLAG) {
-                found(index, item & CERTAIN_FLAG != 0);
+            if let Ok(item) = usize::try_from(item)
+                && let Some(&decided) = self.decided.get(item)
+            {
+                found(item, decided);
             }
         };
         self.always.iter().copied().for_each(&mut found);
@@ -123,38 +136,21 @@ impl ConditionIndex {
 struct AttributeIndex {
     name: Box<str>,
     ignored: IgnoredDifferences,
-    exact: HashMap<Box<str>, ItemList, FixedHasher>,
-    prefixes: PrefixTrie,
-    suffixes: PrefixTrie,
+    patterns: PatternSet,
     nets: NetworkIndex,
-    infixes: Option<InfixIndex>,
 }
 
 impl AttributeIndex {
     #[inline]
     fn candidates(&self, value: &str, found: &mut impl FnMut(u32)) {
         match self.ignored.is_none() {
-            true => self.folded_candidates(value, found),
-            false => self.folded_candidates(&self.ignored.fold(value), found),
+            true => self.patterns.visit(value, found),
+            false => self.patterns.visit(&self.ignored.fold(value), found),
         }
-    }
-
-    #[inline]
-    fn folded_candidates(&self, value: &str, found: &mut impl FnMut(u32)) {
-        if !self.exact.is_empty()
-            && let Some(items) = self.exact.get(value)
-        {
-            items.iter().copied().for_each(&mut *found);
-        }
-        self.prefixes.visit(value.bytes(), found);
-        self.suffixes.visit(value.bytes().rev(), found);
         if !self.nets.is_empty()
             && let Some(address) = parse_address(value)
         {
             self.nets.visit(address, found);
-        }
-        if let Some(infixes) = &self.infixes {
-            infixes.visit(value, found);
         }
     }
 }
@@ -163,11 +159,8 @@ impl AttributeIndex {
 struct IndexBuilder<'c> {
     name: &'c str,
     ignored: IgnoredDifferences,
-    exact: HashMap<Box<str>, ItemList, FixedHasher>,
-    prefixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
-    suffixes: HashMap<Vec<u8>, ItemList, FixedHasher>,
+    patterns: PatternSetBuilder<'c>,
     nets: NetworkIndex,
-    infixes: HashMap<&'c [u8], ItemList, FixedHasher>,
 }
 
 impl<'c> IndexBuilder<'c> {
@@ -175,27 +168,21 @@ impl<'c> IndexBuilder<'c> {
         Self {
             name,
             ignored,
-            exact: HashMap::default(),
-            prefixes: HashMap::default(),
-            suffixes: HashMap::default(),
+            patterns: PatternSetBuilder::default(),
             nets: NetworkIndex::default(),
-            infixes: HashMap::default(),
         }
     }
 
-    fn add(&mut self, term: IndexTerm<'c>, item: u32) {
-        let items = match term {
-            IndexTerm::Exact(text) => self.exact.entry(text.into()).or_default(),
-            IndexTerm::Prefix(text) => self.prefixes.entry(text.into()).or_default(),
-            IndexTerm::Suffix(text) => {
-                self.suffixes.entry(text.bytes().rev().collect()).or_default()
+    fn add(&mut self, test: &'c ValueTest, item: u32) {
+        match test {
+            ValueTest::OneOf(patterns) => {
+                patterns.exact().for_each(|text| self.patterns.add_exact(text, item));
+                patterns.globs().for_each(|glob| self.patterns.add_glob(glob, item));
             }
-            IndexTerm::Network(network) => self.nets.entry(network),
-            IndexTerm::Infix(text) => self.infixes.entry(text).or_default(),
-        };
-        // A list may contain the same term twice.
-        if items.last() != Some(&item) {
-            items.push(item);
+            ValueTest::In(networks) => {
+                networks.iter().for_each(|&network| self.nets.add(network, item));
+            }
+            ValueTest::Present | ValueTest::Absent | ValueTest::Not(_) => {}
         }
     }
 
@@ -203,11 +190,8 @@ impl<'c> IndexBuilder<'c> {
         AttributeIndex {
             name: self.name.into(),
             ignored: self.ignored,
-            exact: self.exact,
-            prefixes: PrefixTrie::new(self.prefixes),
-            suffixes: PrefixTrie::new(self.suffixes),
+            patterns: self.patterns.finish(),
             nets: self.nets,
-            infixes: InfixIndex::new(self.infixes),
         }
     }
 }
@@ -265,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn long_path_has_only_the_candidates_whose_text_it_contains() {
+    fn long_path_has_only_the_candidates_that_match_it() {
         let globs = [
             |n: usize| format!("**/x{n}/**"),
             |n: usize| format!("/v1/**/x{n}/*"),
@@ -283,10 +267,13 @@ mod tests {
                 found
             };
             let path = |text: &str| format!("/v1{}/shop/9/x.json", text.repeat(8_000 / text.len()));
-            assert!(candidates(path("/x")).is_empty());
-            assert_eq!(candidates(path("/y/x7/x7/x77")), [7, 77]);
             let all: String = (0..1_000).map(|n| format!("/x{n}")).collect();
-            assert_eq!(candidates(path(&all)), (0..1_000).collect::<Vec<_>>());
+            for path in [path("/x"), path("/y/x7/x7/x77"), path(&all), format!("{all}/x7/8")] {
+                let matching = (0..1_000)
+                    .filter(|&n| ValueTest::like(&glob(n)).passes(Some(&path)))
+                    .collect::<Vec<_>>();
+                assert_eq!(candidates(path), matching);
+            }
         }
     }
 
@@ -302,8 +289,8 @@ mod tests {
         for path in ["/t7/orders", "/t7/static/a"] {
             let mut found = Vec::new();
             let request = Request::new().with("path", path).unwrap();
-            matcher.candidates(&request, |item, certain| found.push((item, certain)));
-            assert_eq!(found, [(7, false)]);
+            matcher.candidates(&request, |item, decided| found.push((item, decided)));
+            assert_eq!(found, [(7, DecidedCondition(0))]);
         }
     }
 
@@ -315,9 +302,29 @@ mod tests {
         let matcher = ConditionIndex::new(items.iter().map(Vec::as_slice));
         let request = Request::new().with("path", "a".repeat(8_000)).unwrap();
         let mut found = Vec::new();
-        matcher.candidates(&request, |item, certain| found.push((item, certain)));
+        matcher.candidates(&request, |item, _| found.push(item));
         found.sort_unstable();
-        // The index contains the last 32 bytes of a text, so that a longer one is checked again.
-        assert_eq!(found, (0..40).map(|item| (item, item < 32)).collect::<Vec<_>>());
+        assert_eq!(found, (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn candidate_has_all_texts_of_the_indexed_pattern_in_order() {
+        let items: Vec<Vec<Condition>> = (0..1_000)
+            .map(|n| item([("path", ValueTest::like(&format!("**/a{n}/**/b{n}/**")))]))
+            .collect();
+        let matcher = ConditionIndex::new(items.iter().map(Vec::as_slice));
+        let (mut first, mut second) = (String::new(), String::new());
+        for n in 0..500 {
+            first += &format!("/a{n}/");
+            second += &format!("/b{n}/");
+        }
+        let count = |path: String| {
+            let request = Request::new().with("path", path).unwrap();
+            let mut count = 0;
+            matcher.candidates(&request, |_, _| count += 1);
+            count
+        };
+        assert_eq!(count(format!("{first}{second}")), 500);
+        assert_eq!(count(format!("{second}{first}")), 0);
     }
 }

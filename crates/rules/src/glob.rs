@@ -28,8 +28,9 @@ struct GlobStep {
     literal: Box<str>,
 }
 
+/// The kind of a star.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StarKind {
+pub(crate) enum StarKind {
     /// `*`
     WithinSegment,
     /// `**`
@@ -86,22 +87,46 @@ impl Glob {
     }
 
     /// Returns the texts between stars, which every matching value contains; none is empty.
-    pub(crate) fn infixes(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn inner_texts(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().map(|step| &*step.literal)
     }
 
-    /// Returns the text of a pattern `**text**`, which matches every value that contains it.
-    pub(crate) fn contained_text(&self) -> Option<&str> {
-        match &*self.steps {
-            [GlobStep { star: StarKind::Anywhere, literal }]
-                if self.last_star == StarKind::Anywhere
-                    && self.prefix().is_empty()
-                    && self.suffix().is_empty() =>
-            {
-                Some(literal)
-            }
-            _ => None,
-        }
+    /// Returns the stars before the last one, each with the text after it.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = (StarKind, &str)> {
+        self.steps.iter().map(|step| (step.star, &*step.literal))
+    }
+
+    pub(crate) fn last_star(&self) -> StarKind {
+        self.last_star
+    }
+
+    pub(crate) fn has_inner_texts(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// Returns whether any text may be between prefix and suffix.
+    pub(crate) fn has_any_middle(&self) -> bool {
+        self.steps.is_empty() && self.last_star == StarKind::Anywhere
+    }
+
+    /// Returns start and end of the part of a value between prefix and suffix; `None` if it has not both.
+    pub(crate) fn middle(&self, value: &str) -> Option<(usize, usize)> {
+        let end = value.len().checked_sub(self.suffix).filter(|end| *end >= self.prefix)?;
+        let has_ends = value.starts_with(self.prefix()) && value.ends_with(self.suffix());
+        has_ends.then_some((self.prefix, end))
+    }
+
+    /// Returns whether the pattern is `**text**`, which matches every value that contains the text.
+    pub(crate) fn is_contained_text(&self) -> bool {
+        matches!(&*self.steps, [GlobStep { star: StarKind::Anywhere, .. }])
+            && self.last_star == StarKind::Anywhere
+            && self.prefix == 0
+            && self.suffix == 0
+    }
+
+    /// Returns the pattern as it was written.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
     }
 }
 

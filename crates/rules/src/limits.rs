@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::{Limit, Request, Timestamp};
 
 use crate::condition::{Condition, present};
-use crate::condition_index::ConditionIndex;
+use crate::condition_index::{ConditionIndex, DecidedCondition};
 use crate::rollout::{Rollout, RolloutPosition};
 
 /// The limit of a request, and its origin.
@@ -100,12 +100,12 @@ impl Override {
     fn applies(
         &self,
         request: &Request<'_>,
-        sure: bool,
+        decided: DecidedCondition,
         now: Timestamp,
         position: &mut impl FnMut() -> RolloutPosition,
     ) -> bool {
         self.until.is_none_or(|end| now < end)
-            && (sure || self.conditions.iter().all(|condition| condition.is_satisfied(request)))
+            && decided.others_are_satisfied(&self.conditions, request)
             && self.rollout.is_none_or(|share| share.includes(position()))
     }
 }
@@ -144,12 +144,12 @@ impl OverrideList {
         let mut cached = None;
         let mut position = || *cached.get_or_insert_with(&position);
         let mut first: Option<(usize, &Override)> = None;
-        self.index.candidates(request, |index, sure| {
+        self.index.candidates(request, |index, decided| {
             if first.is_some_and(|(best, _)| best <= index) {
                 return;
             }
             if let Some(item) = self.items.get(index)
-                && item.applies(request, sure, now, &mut position)
+                && item.applies(request, decided, now, &mut position)
             {
                 first = Some((index, item));
             }

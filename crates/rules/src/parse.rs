@@ -13,9 +13,9 @@ use tidegate_core::quota::window_of;
 use tidegate_core::{Algorithm, Limit, Quota, QuotaError, Span};
 
 use crate::accuracy::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
-use crate::condition_index::FixedHasher;
 use crate::error::ErrorReport;
 use crate::limits::{Override, OverrideList, TierLimits};
+use crate::pattern_set::FixedHasher;
 use crate::penalty::{DenialThreshold, Penalty};
 use crate::per::AttributeChain;
 use crate::raw::{RawRule, keys, list, or_report, peek, required, text, whole, word};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::condition_index::{ConditionIndex, FixedHasher};
+use crate::condition_index::ConditionIndex;
 use crate::error::{ErrorReport, RuleErrors};
+use crate::pattern_set::FixedHasher;
 use crate::{Rule, parse};
 use tidegate_core::RuleIndex;
 use tidegate_core::request::Request;
@@ -202,10 +203,10 @@ impl RuleSet {
     #[must_use]
     pub fn matching_indices(&self, request: &Request<'_>) -> SmallVec<[RuleIndex; 8]> {
         let mut found: SmallVec<[RuleIndex; 8]> = SmallVec::new();
-        self.index.candidates(request, |index, sure| {
-            let matches = |rule: &Rule| match sure {
-                true => rule.applies_to_client(request),
-                false => rule.matches(request).is_ok(),
+        self.index.candidates(request, |index, decided| {
+            let matches = |rule: &Rule| {
+                decided.others_are_satisfied(rule.conditions(), request)
+                    && rule.applies_to_client(request)
             };
             if self.rules.get(index).is_some_and(matches) {
                 found.push(RuleIndex(index));

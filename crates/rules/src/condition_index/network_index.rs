@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::condition_index::{FixedHasher, ItemList};
+use crate::pattern_set::{FixedHasher, ItemList, push_once};
 
 /// Finds the items of every network that contains an address, with one lookup for each prefix length in use.
 #[derive(Clone, Debug, Default)]
@@ -22,18 +22,15 @@ impl NetworkIndex {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Returns the items of a network.
-    pub(crate) fn entry(&mut self, network: IpNet) -> &mut ItemList {
+    /// Adds an item of a network.
+    pub(crate) fn add(&mut self, network: IpNet, item: u32) {
         let lengths = match network {
             IpNet::V4(_) => &mut self.v4,
             IpNet::V6(_) => &mut self.v6,
         };
         let bits_after = u32::from(network.max_prefix_len() - network.prefix_len());
-        lengths
-            .entry(bits_after)
-            .or_default()
-            .entry(prefix(network.addr(), bits_after))
-            .or_default()
+        let networks = lengths.entry(bits_after).or_default();
+        push_once(networks.entry(prefix(network.addr(), bits_after)).or_default(), item);
     }
 
     /// Calls `found` with the items of every network that contains the address.

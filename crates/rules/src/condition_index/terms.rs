@@ -1,4 +1,4 @@
-//! The terms under which items are indexed.
+//! The choice of the condition under which an item is indexed.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,9 +7,8 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::condition::{Condition, ValueTest};
-use crate::condition_index::FixedHasher;
-use crate::condition_index::infix_index::InfixIndex;
 use crate::glob::Glob;
+use crate::pattern_set::FixedHasher;
 
 /// A part of a value that leads to the items indexed under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +21,8 @@ pub(crate) enum IndexTerm<'c> {
     Suffix(&'c str),
     /// A network that contains the value.
     Network(IpNet),
-    /// A text anywhere in the value, at most [`InfixIndex::MAX_TEXT_BYTES`] long.
-    Infix(&'c [u8]),
+    /// A text anywhere in the value.
+    Infix(&'c str),
 }
 
 /// An end of a glob that at most this many conditions share is used rather than an infix: the check of a few candidates is
@@ -55,22 +54,25 @@ impl<'c> TermCounts<'c> {
         Self { counts }
     }
 
-    /// Returns the condition with the terms that the fewest other items share; `None` if no condition has any.
+    /// Returns the condition with the terms that the fewest other items share, and its position; `None` if no condition
+    /// has any.
     pub(crate) fn most_selective(
         &self,
         conditions: &'c [Condition],
-    ) -> Option<(&'c Condition, SmallVec<[IndexTerm<'c>; 1]>)> {
-        conditions
+    ) -> Option<(usize, &'c Condition)> {
+        let (position, condition, _) = conditions
             .iter()
-            .filter_map(|condition| Some((condition, self.terms(condition)?)))
-            .min_by_key(|(condition, terms)| {
+            .enumerate()
+            .filter_map(|(position, condition)| Some((position, condition, self.terms(condition)?)))
+            .min_by_key(|(_, condition, terms)| {
                 let attribute = condition.attribute();
                 let shared = terms.iter().map(|&term| self.count(attribute, term)).max();
                 // Among equals the one that fewer requests match: every request for an API starts with its prefix,
                 // only some name a given customer.
                 let breadth = terms.iter().map(breadth).max();
                 (shared, breadth, terms.len())
-            })
+            })?;
+        Some((position, condition))
     }
 
     /// Returns the terms of a condition; `None` if some value could satisfy it without any of them.
@@ -120,27 +122,13 @@ fn ends(glob: &Glob) -> impl Iterator<Item = IndexTerm<'_>> {
 
 /// Returns the literals between the stars of a glob.
 fn infixes(glob: &Glob) -> impl Iterator<Item = IndexTerm<'_>> {
-    glob.infixes().map(|text| {
-        let last = text.as_bytes().last_chunk::<{ InfixIndex::MAX_TEXT_BYTES }>();
-        IndexTerm::Infix(last.map_or(text.as_bytes(), |last| last.as_slice()))
-    })
+    glob.inner_texts().map(IndexTerm::Infix)
 }
 
 fn infix_length(term: &IndexTerm<'_>) -> usize {
     match term {
         IndexTerm::Infix(text) => text.len(),
         _ => 0,
-    }
-}
-
-/// Returns whether every value that the index finds for the condition satisfies it: each alternative is a text, or `**text**`
-/// with a text that is indexed in full.
-pub(crate) fn is_decided_by_index(condition: &Condition) -> bool {
-    match condition.test() {
-        ValueTest::OneOf(patterns) => patterns.globs().all(|glob| {
-            glob.contained_text().is_some_and(|text| text.len() <= InfixIndex::MAX_TEXT_BYTES)
-        }),
-        _ => false,
     }
 }
 

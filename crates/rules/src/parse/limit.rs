@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tidegate_core::quota::window_of;
 use tidegate_core::{Algorithm, Limit, Quota, Timestamp};
 
-use crate::condition_index::FixedHasher;
 use crate::error::{ErrorReport, quote};
 use crate::limits::{Override, TierLimits};
 use crate::nearest::did_you_mean;
 use crate::parse::{condition, rollout};
+use crate::pattern_set::FixedHasher;
 use crate::per::{AttributeChain, check_attribute};
 use crate::raw::{keys, list, map, or_report, required, text, whole};
 use crate::rule::Rule;

@@ -1,7 +1,7 @@
 //! Semantics of stars in patterns, and the bound on the matching time.
 
 use proptest::prelude::*;
-use tidegate_rules::Glob;
+use tidegate_rules::{Glob, PatternSet, ValuePattern};
 
 /// A reference implementation with backtracking: every star tries every run.
 fn reference_matches(pattern: &[u8], value: &[u8]) -> bool {
@@ -45,6 +45,48 @@ proptest! {
             reference_matches(pattern.as_bytes(), value.as_bytes()),
             "{} against {}", pattern, value
         );
+    }
+}
+
+/// Patterns with few letters, so that their texts and ends coincide and overlap.
+fn pattern() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => "[ab/]{0,2}([*]{1,2}[ab/]{1,2}){1,4}[*]{1,2}[ab/]{0,2}",
+        4 => "[*]{1,2}([ab/]{1,2}[*]{1,2}){1,4}",
+        2 => "[*]{2}[ab/]{1,3}[*]{2}",
+        2 => "[ab/]{0,3}[*]{1,2}[ab/]{0,3}",
+        1 => "[ab/]{1,4}",
+        // Texts that are longer than those of the automaton.
+        1 => "[*]{2}(ab/){10,12}[ab/]{1,2}[*]{1,2}b[*]{1,2}",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    #[test]
+    fn pattern_set_matches_like_a_backtracking_reference(
+        patterns in proptest::collection::vec(pattern(), 1..40),
+        values in proptest::collection::vec("[ab/]{0,12}|(ab/){10,13}[ab/]{0,4}", 1..10),
+    ) {
+        let parsed: Vec<ValuePattern> =
+            patterns.iter().map(|text| ValuePattern::like(text)).collect();
+        let set = PatternSet::new(parsed.iter().enumerate());
+        for value in values {
+            let matches =
+                |pattern: &String| reference_matches(pattern.as_bytes(), value.as_bytes());
+            // The reference needs too long for long values.
+            let wanted: Vec<usize> = if value.len() > 20 {
+                (0..parsed.len()).filter(|&index| parsed[index].matches(&value)).collect()
+            } else {
+                (0..patterns.len()).filter(|&index| matches(&patterns[index])).collect()
+            };
+            let mut found = Vec::new();
+            set.matching(&value, |position| found.push(position));
+            found.sort_unstable();
+            prop_assert_eq!(set.first(&value), wanted.first().copied());
+            prop_assert_eq!(found, wanted, "{:?} against {}", patterns, value);
+        }
     }
 }
 

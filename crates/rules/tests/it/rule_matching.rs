@@ -142,6 +142,8 @@ fn positive_test() -> impl Strategy<Value = ValueTest> {
         3 => (vec(pattern(), 1..4), ignored()).prop_map(|(patterns, ignored)| {
             ValueTest::OneOf(ValuePatterns::ignoring(patterns, ignored))
         }),
+        // So many that they are matched together.
+        1 => vec(pattern(), 10..30).prop_map(|patterns| ValueTest::OneOf(ValuePatterns::new(patterns))),
         2 => vec(select(&NETWORKS[..]), 1..3)
             .prop_map(|networks| ValueTest::within(networks.into_iter().map(|text| text.parse().unwrap()))),
         1 => Just(ValueTest::Present),
@@ -211,7 +213,7 @@ proptest! {
 
     #[test]
     fn ignored_differences_do_not_matter(
-        patterns in vec(pattern(), 1..3),
+        patterns in prop_oneof![vec(pattern(), 1..3), vec(pattern(), 10..30)],
         ignored in ignored(),
         values in vec("[abAB/]{1,6}", 1..20),
     ) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::condition_index::{FixedHasher, ItemList};
+use crate::pattern_set::{FixedHasher, ItemList};
 
 /// Finds the items of every prefix of a value in one pass over it.
 ///
