@@ -142,7 +142,7 @@ impl EnvoyBuilder<'_> {
                 }
             }
         }
-        level
+        level.finish()
     }
 
     fn path_step<'y>(&mut self, raw: &'y RawDescriptor, at: SourceRange) -> Option<PathStep<'y>> {

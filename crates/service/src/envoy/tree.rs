@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use tidegate_rules::Glob;
+use tidegate_rules::{PatternSet, ValuePattern};
 
 /// The descriptors at one depth below the same parent, by key.
 #[derive(Debug, Default)]
@@ -13,8 +13,12 @@ pub(crate) struct DescriptorLevel(HashMap<Box<str>, KeyNodes>);
 #[derive(Debug, Default)]
 struct KeyNodes {
     exact: HashMap<Box<str>, DescriptorNode>,
-    /// The text, the pattern and the node of each value with `*`, in the order of the file.
-    patterns: Vec<(Box<str>, Glob, DescriptorNode)>,
+    /// The nodes of values with `*`, in the order of the file.
+    patterns: Vec<DescriptorNode>,
+    /// The positions in `patterns` by text.
+    pattern_texts: HashMap<Box<str>, usize>,
+    /// Finds the first of `patterns` that matches; set by [`DescriptorLevel::finish`].
+    pattern_set: PatternSet,
     /// The node of the key without a value, which matches any value.
     any: Option<Box<DescriptorNode>>,
 }
@@ -37,8 +41,24 @@ pub(crate) enum AddError {
 }
 
 impl DescriptorLevel {
-    /// Most patterns of one key: they are matched one after another.
+    /// Most patterns of one key.
     pub(crate) const MAX_PATTERNS: usize = 1_000;
+
+    /// Prepares the search among the patterns of each key. No node can be added after it.
+    pub(crate) fn finish(mut self) -> Self {
+        for nodes in self.0.values_mut() {
+            // A single `*` of a native pattern does not match a slash, `**` does.
+            let pattern = |text: &str| ValuePattern::like(&text.replace('*', "**"));
+            let patterns: Vec<(usize, ValuePattern)> = nodes
+                .pattern_texts
+                .iter()
+                .map(|(text, &position)| (position, pattern(text)))
+                .collect();
+            nodes.pattern_set =
+                PatternSet::new(patterns.iter().map(|(position, pattern)| (*position, pattern)));
+        }
+        self
+    }
 
     /// Returns the index of the limit at the last entry.
     pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<usize> {
@@ -69,14 +89,15 @@ impl DescriptorLevel {
             nodes.any.get_or_insert(Box::new(node));
             return if is_free { Ok(()) } else { Err(AddError::Duplicate) };
         };
-        if let Some(glob) = parse_pattern(value) {
-            if nodes.patterns.iter().any(|(text, ..)| **text == *value) {
+        if value.contains('*') {
+            if nodes.pattern_texts.contains_key(value) {
                 return Err(AddError::Duplicate);
             }
             if nodes.patterns.len() == Self::MAX_PATTERNS {
                 return Err(AddError::TooManyPatterns);
             }
-            nodes.patterns.push((value.into(), glob, node));
+            nodes.pattern_texts.insert(value.into(), nodes.patterns.len());
+            nodes.patterns.push(node);
             return Ok(());
         }
         match nodes.exact.entry(value.into()) {
@@ -92,15 +113,8 @@ impl DescriptorLevel {
 impl KeyNodes {
     fn find_pattern(&self, value: &str) -> Option<&DescriptorNode> {
         // A value with the same text as a pattern matches that pattern, even if an earlier one matches too.
-        let same_text = || self.patterns.iter().find(|(text, ..)| **text == *value);
-        let same_text = if value.contains('*') { same_text() } else { None };
-        let matches = || self.patterns.iter().find(|(_, glob, _)| glob.matches(value));
-        same_text.or_else(matches).map(|(.., node)| node)
+        let has_star = !self.patterns.is_empty() && value.contains('*');
+        let same_text = if has_star { self.pattern_texts.get(value).copied() } else { None };
+        self.patterns.get(same_text.or_else(|| self.pattern_set.first(value))?)
     }
-}
-
-/// Returns the pattern of a value with `*`, which stands for any characters.
-fn parse_pattern(value: &str) -> Option<Glob> {
-    // A single `*` of `Glob` does not match a slash, `**` does.
-    value.contains('*').then(|| Glob::new(&value.replace('*', "**"))).flatten()
 }
