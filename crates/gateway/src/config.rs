@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hyper::Method;
 use tidegate_core::{EncodedSlashes, Span};
 use tidegate_net::client::ClientTls;
-use tidegate_rules::Glob;
+use tidegate_rules::ValuePattern;
 
 /// The upstreams, routes and timeouts of a gateway.
 #[derive(Clone, Debug)]
@@ -63,9 +63,9 @@ pub struct RouteConfig {
     /// The name in rules and metrics.
     pub name: Arc<str>,
     /// Hosts of the route, in lower case and without a port; `None` means every host.
-    pub host: Option<HostOrPathPattern>,
+    pub host: Option<ValuePattern>,
     /// Paths of the route; `None` means every path.
-    pub path: Option<HostOrPathPattern>,
+    pub path: Option<ValuePattern>,
     /// Methods of the route; an empty list means every method.
     pub methods: Vec<Method>,
     /// Index in [`GatewayConfig::upstreams`].
@@ -92,30 +92,6 @@ impl ForwardPath {
     /// The names in a configuration.
     pub const NAMES: [(&str, Self); 2] =
         [("canonical", Self::Canonical), ("original", Self::Original)];
-}
-
-/// A host or path, or a glob that matches several.
-#[derive(Clone, Debug)]
-pub enum HostOrPathPattern {
-    /// One host or path.
-    Exact(Box<str>),
-    /// Every host or path that the glob matches.
-    Glob(Glob),
-}
-
-impl HostOrPathPattern {
-    /// Parses a pattern. A text with `*` is a glob, any other text matches only itself.
-    pub fn new(text: &str) -> Self {
-        Glob::new(text).map_or_else(|| Self::Exact(text.into()), Self::Glob)
-    }
-
-    /// Returns whether a host or path matches.
-    pub fn matches(&self, text: &str) -> bool {
-        match self {
-            Self::Exact(exact) => **exact == *text,
-            Self::Glob(glob) => glob.matches(text),
-        }
-    }
 }
 
 /// The order in which requests are rejected when an upstream is nearly full.

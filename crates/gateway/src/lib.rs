@@ -28,8 +28,8 @@ mod upstream_set;
 mod upstream_stream;
 
 pub use self::config::{
-    ForwardPath, GatewayConfig, HealthConfig, HostOrPathPattern, Priority, ProxyTimeouts,
-    RouteConfig, ServerUrl, UpstreamConfig,
+    ForwardPath, GatewayConfig, HealthConfig, Priority, ProxyTimeouts, RouteConfig, ServerUrl,
+    UpstreamConfig,
 };
 pub use self::threads::{GatewayContext, GatewayThreads, listen};
 pub use self::upstream_set::UpstreamSet;

@@ -10,8 +10,8 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_saphyr::{Location, Spanned};
 use tidegate_core::EncodedSlashes;
-use tidegate_gateway::{ForwardPath, HostOrPathPattern, Priority, RouteConfig, UpstreamConfig};
-use tidegate_rules::did_you_mean;
+use tidegate_gateway::{ForwardPath, Priority, RouteConfig, UpstreamConfig};
+use tidegate_rules::{ValuePattern, did_you_mean};
 
 use super::{invalid_name, is_repeated};
 
@@ -139,7 +139,7 @@ impl RawRoute {
 }
 
 /// Parses a pattern. The error is the wanted form.
-type ParsePattern = fn(&str) -> Result<HostOrPathPattern, &'static str>;
+type ParsePattern = fn(&str) -> Result<ValuePattern, &'static str>;
 
 /// Returns the index of the route's upstream, or of the only one.
 fn upstream_index(
@@ -170,7 +170,7 @@ fn upstream_index(
 }
 
 /// Parses the pattern of a host, in lower case and without a final dot, as requests are matched.
-fn host(text: &str) -> Result<HostOrPathPattern, &'static str> {
+fn host(text: &str) -> Result<ValuePattern, &'static str> {
     let host = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
     let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -179,13 +179,13 @@ fn host(text: &str) -> Result<HostOrPathPattern, &'static str> {
         None => !host.is_empty() && host.chars().all(letter),
     };
     let wanted = "a host like shop.example.com or *.example.com, without a port";
-    if fits { Ok(HostOrPathPattern::new(&host)) } else { Err(wanted) }
+    if fits { Ok(ValuePattern::like(&host)) } else { Err(wanted) }
 }
 
-fn path(text: &str) -> Result<HostOrPathPattern, &'static str> {
+fn path(text: &str) -> Result<ValuePattern, &'static str> {
     let fits = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(' ');
     let wanted = "a path like /checkout or /checkout/**, without a query";
-    if fits { Ok(HostOrPathPattern::new(text)) } else { Err(wanted) }
+    if fits { Ok(ValuePattern::like(text)) } else { Err(wanted) }
 }
 
 fn parse_methods(raw: Spanned<RawMethods>, reader: &mut FieldReader<'_>) -> Vec<Method> {
