@@ -1,5 +1,5 @@
-//! Time to find the matching rules of a request among 10, 100, 1,000 and 10,000 rules, and of a path of 8 KB among 1,000
-//! rules with patterns like `**/x/**`.
+//! Time to find the matching rules of a request among 10, 100, 1,000 and 10,000 rules, of a path of 8 KB among 1,000
+//! rules with patterns like `**/x/**`, and to match such a path with 1,000 patterns together and one by one.
 //!
 //! `cargo run --profile dist -p tidegate-bench --bin matcher`
 //!
@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use tidegate::rules::{PatternSet, ValuePattern, ValuePatterns, ValueTest};
 use tidegate::{Request, RuleSet};
 
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
@@ -45,23 +46,19 @@ fn main() {
         println!("{size:8}   {median:9.0} {min:8.0} {max:8.0}   {ratio:11.2}   {found:11.2}");
     }
     print_long_paths();
+    print_pattern_lists();
 }
 
 /// Patterns of which every path contains all literals or none.
-const LONG_PATH_PATTERNS: [&str; 4] =
-    ["**/x{n}/**", "**/x{n}/*", "/v1/**/x{n}/*/z", "**/x{n}/**/y{n}/**"];
+const LONG_PATH_PATTERNS: [&str; 5] =
+    ["**/x{n}/**", "**/x{n}/*", "/v1/**/x{n}/*/z", "**/x{n}/**/y{n}/**", "**/x{n}/*/y{n}/**"];
 
 /// Prints the cost of a long path among 1,000 patterns that start and end with a star.
 fn print_long_paths() {
     println!(
         "\n1,000 patterns            path of 8 KB                    us median      min      max   rules found"
     );
-    let all: String = (0..1_000).map(|n| format!("/x{n}")).collect();
-    let paths = [
-        ("without their texts", "/v1".to_owned() + &"/segment".repeat(1_000)),
-        ("prefixes of their texts", "/v1".to_owned() + &"/x".repeat(4_000)),
-        ("all texts", format!("/v1{all}{}/", "/x".repeat((8_000 - all.len()) / 2))),
-    ];
+    let paths = long_paths();
     for pattern in LONG_PATH_PATTERNS {
         let mut yaml = String::from("rules:\n");
         for n in 0..1_000 {
@@ -83,16 +80,72 @@ fn print_long_paths() {
     }
 }
 
+/// Returns paths of 8 KB. The last one has all texts of patterns with two texts, the second ones first.
+fn long_paths() -> [(&'static str, String); 4] {
+    let all = |letter: char, count: usize| -> String {
+        (0..count).map(|n| format!("/{letter}{n}")).collect()
+    };
+    let first = all('x', 1_000);
+    [
+        ("without their texts", "/v1".to_owned() + &"/segment".repeat(1_000)),
+        ("prefixes of their texts", "/v1".to_owned() + &"/x".repeat(4_000)),
+        ("all texts", format!("/v1{first}{}/", "/x".repeat((8_000 - first.len()) / 2))),
+        ("all texts of 800, y before x", format!("/v1{}{}/", all('y', 800), all('x', 800))),
+    ]
+}
+
+/// Prints the cost of 1,000 patterns that are matched together: as alternatives of one condition, and as the first of
+/// many that matches, which routes of a gateway and files of envoyproxy/ratelimit use. The base is a comparison with each
+/// pattern, in the same rounds.
+fn print_pattern_lists() {
+    println!(
+        "\n1,000 patterns            path of 8 KB                    us one by one   one condition   first match   ratio"
+    );
+    for pattern in LONG_PATH_PATTERNS {
+        let patterns: Vec<ValuePattern> = (0..1_000)
+            .map(|n| ValuePattern::like(&pattern.replace("{n}", &n.to_string())))
+            .collect();
+        let set = PatternSet::new(patterns.iter().enumerate());
+        let condition = ValueTest::OneOf(ValuePatterns::new(patterns.clone()));
+        for (name, path) in long_paths() {
+            let path = path.as_str();
+            let (mut each, mut one, mut first) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                each.push(time(|| {
+                    patterns.iter().filter(|it| it.matches(black_box(path))).count()
+                }));
+                one.push(time(|| condition.passes(Some(black_box(path)))));
+                first.push(time(|| set.first(black_box(path))));
+            }
+            let ratios = each.iter().zip(&first).map(|(each, first)| each / first).collect();
+            let [(each, ..), (one, ..), (first, ..), (ratio, ..)] =
+                [each, one, first, ratios].map(spread);
+            let (each, one, first) = (each / 1e3, one / 1e3, first / 1e3);
+            println!(
+                "{pattern:24}  {name:30}  {each:13.1}   {one:13.1}   {first:11.1}   {ratio:5.0}"
+            );
+        }
+    }
+}
+
 /// Returns the average nanoseconds per request over one measurement.
-#[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
 fn measure(rules: &RuleSet, requests: &[Request<'_>]) -> f64 {
+    let per_round = time(|| {
+        for request in requests {
+            black_box(rules.matching(black_box(request)));
+        }
+    });
+    per_round / requests.len() as f64
+}
+
+/// Returns the average nanoseconds per call over one measurement.
+#[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
+fn time<T>(call: impl Fn() -> T) -> f64 {
     let start = Instant::now();
     let mut count = 0_u32;
     loop {
-        for request in requests {
-            black_box(rules.matching(black_box(request)));
-            count += 1;
-        }
+        black_box(call());
+        count += 1;
         let elapsed = start.elapsed();
         if elapsed >= MEASUREMENT_TIME {
             return elapsed.as_nanos() as f64 / f64::from(count);
