@@ -49,35 +49,48 @@ impl HeaderStyle {
     #[must_use]
     pub fn headers(self, decision: &Decision, now: Timestamp) -> Vec<Header> {
         let mut headers = Vec::with_capacity(6);
+        self.visit_headers(decision, now, |name, value| headers.push((name, value.to_owned())));
+        headers
+    }
+
+    /// Passes the name and the value of each header of a decision to `visit`, without an allocation for each of them.
+    pub fn visit_headers(
+        self,
+        decision: &Decision,
+        now: Timestamp,
+        mut visit: impl FnMut(&'static str, &str),
+    ) {
+        let mut integer = |name, value: u64| visit(name, itoa::Buffer::new().format(value));
         if let Some(wait) = retry_after_seconds(decision) {
-            headers.push(("retry-after", wait.to_string()));
+            integer("retry-after", wait);
         }
-        let Some(policy) = decision.strictest_rule() else { return headers };
+        let Some(policy) = decision.strictest_rule() else { return };
         let outcome = &policy.outcome;
         let delta = outcome.reset_after.as_secs_ceil();
         let reset = match self.reset {
             ResetFormat::Delta => delta,
             ResetFormat::Epoch => (now + outcome.reset_after).as_secs_ceil(),
         };
-        headers.push(("x-ratelimit-limit", outcome.limit.to_string()));
-        headers.push(("x-ratelimit-remaining", outcome.remaining.to_string()));
-        headers.push(("x-ratelimit-reset", reset.to_string()));
+        integer("x-ratelimit-limit", outcome.limit);
+        integer("x-ratelimit-remaining", outcome.remaining);
+        integer("x-ratelimit-reset", reset);
         match self.ietf {
             IetfDraft::Current => {
-                headers.push(("ratelimit-policy", list(decision, policy_item)));
-                let state =
-                    |text: &mut String, policy: &RuleOutcome| state_item(text, decision, policy);
-                headers.push(("ratelimit", list(decision, state)));
+                // Enough for the lists of most decisions.
+                let mut text = String::with_capacity(64);
+                list(&mut text, decision, policy_item);
+                visit("ratelimit-policy", &text);
+                text.clear();
+                list(&mut text, decision, |text, policy| state_item(text, decision, policy));
+                visit("ratelimit", &text);
             }
             IetfDraft::Six => {
-                let integer = |value: u64| value.min(MAX_FIELD_INTEGER).to_string();
-                headers.push(("ratelimit-limit", integer(outcome.limit)));
-                headers.push(("ratelimit-remaining", integer(outcome.remaining)));
-                headers.push(("ratelimit-reset", delta.to_string()));
+                integer("ratelimit-limit", outcome.limit.min(MAX_FIELD_INTEGER));
+                integer("ratelimit-remaining", outcome.remaining.min(MAX_FIELD_INTEGER));
+                integer("ratelimit-reset", delta.min(MAX_FIELD_INTEGER));
             }
             IetfDraft::Off => {}
         }
-        headers
     }
 }
 
@@ -93,16 +106,13 @@ pub fn retry_after_seconds(decision: &Decision) -> Option<u64> {
     }
 }
 
-fn list(decision: &Decision, item: impl Fn(&mut String, &RuleOutcome)) -> String {
-    // Enough for the lists of most decisions.
-    let mut text = String::with_capacity(64);
+fn list(text: &mut String, decision: &Decision, item: impl Fn(&mut String, &RuleOutcome)) {
     for policy in decision.enforced() {
         if !text.is_empty() {
             text.push_str(", ");
         }
-        item(&mut text, policy);
+        item(text, policy);
     }
-    text
 }
 
 /// Appends `"api";q=100;w=60`. The window is left out if it is not a whole number of seconds. A limit in flight has a

@@ -28,4 +28,9 @@ impl Reply {
     pub fn headers(&self) -> Vec<Header> {
         self.style.headers(&self.decision, self.at)
     }
+
+    /// Passes the name, in lower case, and the value of each rate-limit header to `visit`.
+    pub fn visit_headers(&self, visit: impl FnMut(&'static str, &str)) {
+        self.style.visit_headers(&self.decision, self.at, visit);
+    }
 }

@@ -3,3 +3,4 @@
 pub mod json;
 pub mod page_guard;
 pub mod response;
+pub mod response_buffer;

@@ -2,11 +2,18 @@
 //!
 //! hyper has a timeout of its own for request heads, but arms a timer for each request. Here a
 //! connection records its phase, and the listener sweeps all of them.
+//!
+//! The most frequent request of a listener is served without hyper. The first other request of a connection, and all that
+//! follow it, are served by hyper.
+
+mod common_path;
+pub mod common_request;
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -18,6 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use crate::http::response;
+use crate::http::response_buffer::ResponseBuffer;
 use crate::listener::{
     Activity, ConnectionHandler, ObservedStream, Peer, Phase, Stream, lingering_close,
 };
@@ -33,6 +41,20 @@ const MAX_DROPPED_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Responds to the requests of a listener.
 pub trait HttpHandler: Send + Sync + 'static {
+    /// The path of the most frequent request, a POST with a short body; empty if there is none.
+    const COMMON_PATH: &'static str = "";
+
+    /// Responds to a POST to [`COMMON_PATH`](Self::COMMON_PATH) with this body, exactly as [`handle`](Self::handle) does.
+    fn handle_common(
+        &self,
+        body: &[u8],
+        peer: &Peer,
+        responses: &mut ResponseBuffer,
+    ) -> impl Future<Output = ()> + Send {
+        let _ = (body, peer, responses);
+        std::future::ready(())
+    }
+
     fn handle(
         &self,
         request: hyper::Request<Incoming>,
@@ -45,12 +67,20 @@ pub trait HttpHandler: Send + Sync + 'static {
 pub struct Http1<H>(pub H);
 
 impl<H: HttpHandler> ConnectionHandler for Http1<H> {
-    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
+    async fn serve(&self, mut stream: Stream, peer: Peer, activity: Arc<Activity>) {
+        let mut close = CloseSignal::default();
+        let mut received = Bytes::new();
+        if !H::COMMON_PATH.is_empty() {
+            let rest = common_path::serve(&self.0, &mut stream, &peer, &activity, &mut close).await;
+            let Some(rest) = rest else { return };
+            received = rest;
+        }
         let io = ObservedStream::new(stream, |read| {
             if read > 0 && activity.phase() == Phase::Idle {
                 activity.set_phase(Phase::Head);
             }
-        });
+        })
+        .with_received(received);
         let service = service_fn(|request| {
             activity.set_phase(Phase::Request);
             let reply = self.0.handle(request, &peer);
@@ -66,16 +96,9 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
         // A client that has closed its sending side still gets its response.
         http.max_header_size(MAX_HEAD_BYTES).max_buf_size(MAX_BUFFER_BYTES).half_close(true);
         let mut connection = http.serve_connection(TokioIo::new(io), service);
-        let (mut waiting, mut closing) = (false, false);
+        let mut closing = false;
         let ended = poll_fn(|context| {
-            // The task polls nothing else, so its waker stays the same.
-            let waits = std::mem::replace(&mut waiting, true);
-            let must_close = if waits {
-                activity.is_closing()
-            } else {
-                activity.poll_closed(context).is_ready()
-            };
-            if must_close && !closing {
+            if close.poll(&activity, context).is_ready() && !closing {
                 closing = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
@@ -85,6 +108,24 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
             tracing::debug!(%error, "connection failed");
             activity.set_phase(Phase::Head);
             lingering_close(&mut connection.into_parts().io.into_inner().into_inner()).await;
+        }
+    }
+}
+
+/// The wait of a connection's task for the end of the connection.
+#[derive(Debug, Default)]
+pub(crate) struct CloseSignal {
+    is_registered: bool,
+}
+
+impl CloseSignal {
+    /// Returns ready once the connection has to close. The waker is registered by the first call only: the task polls nothing
+    /// else, so its waker stays the same.
+    fn poll(&mut self, activity: &Activity, context: &Context<'_>) -> Poll<()> {
+        match std::mem::replace(&mut self.is_registered, true) {
+            false => activity.poll_closed(context),
+            true if activity.is_closing() => Poll::Ready(()),
+            true => Poll::Pending,
         }
     }
 }
@@ -147,7 +188,7 @@ mod tests {
     use std::io;
 
     use http_body_util::Collected;
-    use tidegate_core::Span;
+    use tidegate_core::{Span, Timestamp};
     use tidegate_limiter::ManualClock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -170,6 +211,13 @@ mod tests {
     struct Echo;
 
     impl HttpHandler for Echo {
+        const COMMON_PATH: &'static str = "/common";
+
+        async fn handle_common(&self, body: &[u8], _: &Peer, responses: &mut ResponseBuffer) {
+            let body = Bytes::copy_from_slice(body);
+            responses.push(&mut hyper::Response::new(Full::new(body)), Timestamp::EPOCH);
+        }
+
         async fn handle(
             &self,
             request: hyper::Request<Incoming>,
@@ -209,8 +257,16 @@ mod tests {
 
     const REQUEST: &[u8] = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nhello";
 
+    /// A request that is answered without hyper.
+    const COMMON_REQUEST: &[u8] =
+        b"POST /common HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nhello";
+
     async fn exchange(stream: &mut TcpStream) {
-        stream.write_all(REQUEST).await.unwrap();
+        exchange_request(stream, REQUEST).await;
+    }
+
+    async fn exchange_request(stream: &mut TcpStream, request: &[u8]) {
+        stream.write_all(request).await.unwrap();
         let mut response = Vec::new();
         while !response.ends_with(b"\r\n\r\nhello") {
             assert_ne!(stream.read_buf(&mut response).await.unwrap(), 0, "closed");
@@ -293,13 +349,45 @@ mod tests {
 
     #[tokio::test]
     async fn idle_connection_stays_open_until_the_idle_timeout() {
+        for request in [REQUEST, COMMON_REQUEST] {
+            let listener = TestListener::open(TIMEOUTS).await;
+            let mut idle = listener.connect().await;
+            exchange_request(&mut idle, request).await;
+            advance_past(&listener.time, TIMEOUTS.request).await;
+            exchange_request(&mut idle, request).await;
+            advance_past(&listener.time, TIMEOUTS.idle).await;
+            assert_closed(idle).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn common_request_without_its_body_is_aborted_after_the_timeout() {
         let listener = TestListener::open(TIMEOUTS).await;
-        let mut idle = listener.connect().await;
-        exchange(&mut idle).await;
+        let mut slow = listener.connect().await;
+        exchange_request(&mut slow, COMMON_REQUEST).await;
+        // A whole request and a part of the next one: the response shows that the server has read both.
+        let (part, _) = COMMON_REQUEST.split_at(COMMON_REQUEST.len() - 1);
+        slow.write_all(&[COMMON_REQUEST, part].concat()).await.unwrap();
+        let mut response = Vec::new();
+        while !response.ends_with(b"\r\n\r\nhello") {
+            assert_ne!(slow.read_buf(&mut response).await.unwrap(), 0, "closed");
+        }
         advance_past(&listener.time, TIMEOUTS.request).await;
-        exchange(&mut idle).await;
-        advance_past(&listener.time, TIMEOUTS.idle).await;
-        assert_closed(idle).await;
+        assert_closed(slow).await;
+    }
+
+    #[tokio::test]
+    async fn common_requests_before_another_one_are_all_answered() {
+        let listener = TestListener::open(TIMEOUTS).await;
+        let mut client = listener.connect().await;
+        let chunked = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n0\r\n\r\n";
+        let requests = [COMMON_REQUEST, COMMON_REQUEST, chunked, COMMON_REQUEST].concat();
+        client.write_all(&requests).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut responses = String::new();
+        client.read_to_string(&mut responses).await.unwrap();
+        assert_eq!(responses.matches("HTTP/1.1 200 OK\r\n").count(), 4, "{responses}");
+        assert!(responses.ends_with("\r\n\r\nhello"), "{responses}");
     }
 
     #[tokio::test]
@@ -321,6 +409,8 @@ mod tests {
     async fn closing_ends_idle_connections_and_aborts_requests_after_the_drain_timeout() {
         let listener =
             TestListener::open(ConnectionTimeouts { request: Span::HOUR, ..TIMEOUTS }).await;
+        let mut idle_common = listener.connect().await;
+        exchange_request(&mut idle_common, COMMON_REQUEST).await;
         let mut idle = listener.connect().await;
         exchange(&mut idle).await;
         let mut stuck = listener.connect().await;
@@ -330,6 +420,7 @@ mod tests {
         stuck.read_exact(&mut [0; 25]).await.unwrap();
         listener.close.send(true).unwrap();
         assert_closed(idle).await;
+        assert_closed(idle_common).await;
         listener.time.advance(TIMEOUTS.drain);
         assert_eq!(listener.serving.await.unwrap(), 1);
     }

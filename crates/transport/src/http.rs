@@ -1,6 +1,9 @@
 //! The HTTP API: JSON requests, JSON responses with rate-limit headers.
 
 mod authorize;
+mod check_body;
+#[cfg(test)]
+mod hyper_comparison;
 mod openapi;
 mod rls_json;
 mod slots;
@@ -18,6 +21,7 @@ use tidegate_core::{
 use tidegate_net::http::json::{Json, fields, text, text_pairs, whole_number};
 use tidegate_net::http::page_guard::PageGuard;
 use tidegate_net::http::response::{self, Body};
+use tidegate_net::http::response_buffer::ResponseBuffer;
 use tidegate_net::http1::{HttpHandler, drain_body, read_body};
 use tidegate_net::listener::Peer;
 use tidegate_service::call::{Call, NamedClient, Protocol};
@@ -65,6 +69,17 @@ impl HttpApi {
 }
 
 impl HttpHandler for HttpApi {
+    const COMMON_PATH: &'static str = "/v1/check";
+
+    async fn handle_common(&self, body: &[u8], peer: &Peer, responses: &mut ResponseBuffer) {
+        match self.decide(body, peer).await {
+            Ok(reply) => responses.push_reply(&reply),
+            Err(error) => {
+                responses.push(&mut response::call_error(&error), self.service.clock().now());
+            }
+        }
+    }
+
     async fn handle(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         match request.uri().path() {
             "/v1/check" => self.post(request, peer, PostEndpoint::Check).await,
@@ -173,16 +188,22 @@ impl HttpApi {
     }
 
     async fn check(&self, body: &[u8], peer: &Peer) -> Response<Body> {
-        let call = match Json::read(body).and_then(decode_check) {
-            Ok(call) => identity::with_peer_identity(call, caller(peer)),
-            Err(error) => {
-                return response::call_error(&self.service.count_rejected(Protocol::Http, error));
-            }
-        };
-        match self.service.check(Protocol::Http, call).await {
+        match self.decide(body, peer).await {
             Ok(reply) => response::reply(&reply),
             Err(error) => response::call_error(&error),
         }
+    }
+
+    /// Decodes the body of one check, and answers it.
+    async fn decide(&self, body: &[u8], peer: &Peer) -> Result<Reply, CallError> {
+        let call = match check_body::decode(body) {
+            Some(call) => call,
+            None => Json::read(body)
+                .and_then(decode_check)
+                .map_err(|error| self.service.count_rejected(Protocol::Http, error))?,
+        };
+        let call = identity::with_peer_identity(call, caller(peer));
+        self.service.check(Protocol::Http, call).await
     }
 
     async fn batch(&self, body: &[u8], peer: &Peer) -> Response<Body> {

@@ -13,7 +13,7 @@ pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The value of `X-Content-Type-Options`. Every response that this process makes itself has it, so that a browser never
 /// guesses another type.
 pub const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
-const PROBLEM: HeaderValue = HeaderValue::from_static(Problem::MEDIA_TYPE);
+pub(crate) const PROBLEM: HeaderValue = HeaderValue::from_static(Problem::MEDIA_TYPE);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 pub type Body = Full<Bytes>;
@@ -161,6 +161,17 @@ fn error_detail(error: &CallError) -> ErrorDetail<&str> {
 pub struct HeldSlot<'a> {
     pub name: &'a str,
     pub hold_millis: u64,
+}
+
+/// Encodes the body of the response to one check. Returns whether it is a problem.
+///
+/// # Errors
+/// A bug of the encoder.
+pub(crate) fn write_reply_body(body: &mut Vec<u8>, reply: &Reply) -> serde_json::Result<bool> {
+    let problem = Problem::of(&reply.decision);
+    let is_problem = problem.is_some();
+    serde_json::to_writer(body, &ReplyBody { reply, problem, slot: None })?;
+    Ok(is_problem)
 }
 
 /// Encodes a reply: `{"allowed":true,"limit":100,"remaining":45,"resetTime":1699123500,"retryAfter":0,"rule":"api"}`,

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -77,13 +78,21 @@ impl AsyncWrite for Stream {
 /// A stream that calls a function with the number of bytes of each read.
 #[derive(Debug)]
 pub struct ObservedStream<F> {
+    /// Bytes that were received before, and are read first.
+    received: Bytes,
     stream: Stream,
     on_read: F,
 }
 
 impl<F: FnMut(usize)> ObservedStream<F> {
     pub fn new(stream: Stream, on_read: F) -> Self {
-        Self { stream, on_read }
+        Self { received: Bytes::new(), stream, on_read }
+    }
+
+    /// Makes the stream return these bytes before those of the connection.
+    #[must_use]
+    pub fn with_received(self, received: Bytes) -> Self {
+        Self { received, ..self }
     }
 
     /// Returns the stream. Its reads are no longer observed.
@@ -99,7 +108,13 @@ impl<F: FnMut(usize) + Unpin> AsyncRead for ObservedStream<F> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = if self.received.is_empty() {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
+        } else {
+            let length = self.received.len().min(buffer.remaining());
+            buffer.put_slice(&self.received.split_to(length));
+            Poll::Ready(Ok(()))
+        };
         (self.on_read)(buffer.filled().len() - before);
         read
     }
