@@ -13,8 +13,7 @@ use tidegate_core::{Key, Limit, Outcome, State, Timestamp};
 
 use super::pending_charge::{ChargeItem, PendingCharge};
 use super::reply_guard::SlotReleaser;
-use super::script::{Script, Scripts};
-use super::script_batch::{ScriptBatch, ScriptRequest};
+use super::script_batch::{EncodedBatch, ScriptBatch, ScriptRequest};
 use super::shared::{RedisCounters, RedisShared};
 use super::state_codec::{self, LimitTag};
 use tidegate_limiter::store::{Outcomes, StoreError};
@@ -91,6 +90,18 @@ impl ChargeBatch {
         arguments
     }
 
+    /// Returns the limit and the cost if the batch charges different keys once, by the same cost under the same limit.
+    fn uniform_limit(&self) -> Option<(&Limit, u64)> {
+        let [(limit, cost)] = self.priced_limits.as_slice() else { return None };
+        let is_plain = |merged: &MergedCharges| {
+            let PendingCharge { items, dry_run, migrations, .. } = merged.first();
+            let is_once = merged.requests.len() == 1 && items.len() == 1 && !dry_run;
+            is_once && migrations.is_empty()
+        };
+        let are_different = self.keys.len() == self.merged.len();
+        (*cost > 0 && are_different && self.merged.iter().all(is_plain)).then_some((limit, *cost))
+    }
+
     /// Returns whether a request is one charge, made once, of a key that no other request names.
     fn is_single(&self, merged: &MergedCharges) -> bool {
         let PendingCharge { items, dry_run, migrations, .. } = merged.first();
@@ -108,10 +119,6 @@ impl ScriptBatch for ChargeBatch {
     type Request = PendingCharge;
 
     const MAX_IN_FLIGHT: usize = 4;
-
-    fn script(scripts: &Scripts) -> &Script {
-        &scripts.charge
-    }
 
     fn calls(counters: &RedisCounters) -> &AtomicU64 {
         &counters.calls
@@ -168,9 +175,18 @@ impl ScriptBatch for ChargeBatch {
         self.merged.len() <= 1
     }
 
-    fn encode(&self, shared: &RedisShared) -> (Vec<String>, Vec<Vec<u8>>) {
+    fn encode<'s>(&self, shared: &'s RedisShared) -> EncodedBatch<'s> {
         let keys = self.keys.iter().map(|key| shared.counter_key(*key)).collect();
-        (keys, self.arguments())
+        if let Some((limit, cost)) = self.uniform_limit()
+            && let Some(script) = shared.scripts.uniform(limit, self.keys.len())
+            && !shared.other_limits.are_likely()
+        {
+            let mut terms = Vec::with_capacity(35);
+            state_codec::put_terms(&mut terms, &limit.terms(cost));
+            let arguments = vec![LimitTag::of(limit).bytes().to_vec(), terms];
+            return EncodedBatch { script, keys, arguments };
+        }
+        EncodedBatch { script: &shared.scripts.charge, keys, arguments: self.arguments() }
     }
 
     fn complete(
@@ -353,5 +369,60 @@ impl Hasher for KeyHasher {
     fn write_u128(&mut self, key: u128) {
         let (upper, lower) = (key >> 64, key & u128::from(u64::MAX));
         self.0 = u64::try_from(upper ^ lower).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Algorithm, Quota};
+    use tidegate_limiter::store::ChargeMode;
+
+    use super::*;
+    use crate::pending_charge::StateMigration;
+
+    fn limit(amount: u64) -> Arc<Limit> {
+        Arc::new(Limit::new(Algorithm::TokenBucket, Quota::per_minute(amount)).unwrap())
+    }
+
+    /// A batch of requests, each with the keys, limits and costs of its charges.
+    fn batch(requests: &[&[(u128, &Arc<Limit>, u64)]], mode: ChargeMode) -> ChargeBatch {
+        let mut batch = ChargeBatch::default();
+        for charges in requests {
+            let items = charges.iter().map(|(key, limit, cost)| ChargeItem {
+                key: Key::from_u128(*key),
+                limit: Arc::clone(limit),
+                cost: *cost,
+            });
+            batch.push(PendingCharge::new(items.collect(), mode).0).unwrap();
+        }
+        batch
+    }
+
+    #[test]
+    fn batch_is_uniform_if_it_charges_different_keys_once_by_one_cost() {
+        let (limit, other) = (limit(10), limit(20));
+        let uniform = |requests: &[&[(u128, &Arc<Limit>, u64)]], mode| {
+            batch(requests, mode).uniform_limit().map(|(_, cost)| cost)
+        };
+        let two: [&[_]; 2] = [&[(1, &limit, 3)], &[(2, &limit, 3)]];
+        assert_eq!(uniform(&two[..1], ChargeMode::Spend), Some(3));
+        assert_eq!(uniform(&two, ChargeMode::Spend), Some(3));
+        assert_eq!(uniform(&two, ChargeMode::Peek), None, "peeks");
+        let cases: [(&str, &[&[_]]); 6] = [
+            ("a cost of zero", &[&[(1, &limit, 0)]]),
+            ("a cost that never fits", &[&[(1, &limit, 11)]]),
+            ("identical requests", &[&[(1, &limit, 1)], &[(1, &limit, 1)]]),
+            ("two costs", &[&[(1, &limit, 1)], &[(2, &limit, 2)]]),
+            ("two limits", &[&[(1, &limit, 1)], &[(2, &other, 1)]]),
+            ("a request of two charges", &[&[(1, &limit, 1), (2, &limit, 1)]]),
+        ];
+        for (case, requests) in cases {
+            assert_eq!(uniform(requests, ChargeMode::Spend), None, "{case}");
+        }
+        let mut batch = batch(&two, ChargeMode::Spend);
+        let (key, tag) = (Key::from_u128(1), LimitTag::of(&limit));
+        let migration = StateMigration { key, tag, found: Vec::new(), migrated: Vec::new() };
+        batch.merged[0].requests[0].migrations.push(migration);
+        assert!(batch.uniform_limit().is_none(), "a migration");
     }
 }

@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 
 use super::lease_codec;
 use super::reply_guard::SlotReleaser;
-use super::script::{Script, Scripts};
-use super::script_batch::{ScriptBatch, ScriptRequest};
+use super::script_batch::{EncodedBatch, ScriptBatch, ScriptRequest};
 use super::shared::{RedisCounters, RedisShared};
 use super::state_codec::{self, LimitTag, NumberReader, Unreadable, put_numbers};
 use tidegate_limiter::store::StoreError;
@@ -235,10 +234,6 @@ impl ScriptBatch for LeaseBatch {
 
     const MAX_IN_FLIGHT: usize = 2;
 
-    fn script(scripts: &Scripts) -> &Script {
-        &scripts.lease
-    }
-
     fn calls(counters: &RedisCounters) -> &AtomicU64 {
         &counters.ask_calls
     }
@@ -259,7 +254,7 @@ impl ScriptBatch for LeaseBatch {
         self.0.len() <= 1
     }
 
-    fn encode(&self, shared: &RedisShared) -> (Vec<String>, Vec<Vec<u8>>) {
+    fn encode<'s>(&self, shared: &'s RedisShared) -> EncodedBatch<'s> {
         let keys = |call: &LeaseCall| [shared.counter_key(call.key), shared.lease_key(call.key)];
         let keys = self.0.iter().flat_map(keys).collect();
         let mut arguments: Vec<Vec<u8>> = self.0.iter().map(LeaseCall::encode).collect();
@@ -271,7 +266,7 @@ impl ScriptBatch for LeaseBatch {
                 }
             }
         }
-        (keys, arguments)
+        EncodedBatch { script: &shared.scripts.lease, keys, arguments }
     }
 
     fn complete(

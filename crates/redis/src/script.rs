@@ -1,7 +1,7 @@
 //! The scripts, put together from the files beside this one.
 
 use redis::Cmd;
-use tidegate_core::{ClientStates, LeaseSet, Quota};
+use tidegate_core::{ClientStates, LeaseSet, Limit, Quota};
 
 /// A script and its hash.
 #[derive(Clone)]
@@ -43,10 +43,22 @@ impl ScriptCall<'_> {
     }
 }
 
+/// The scripts that charge different keys under one limit, each once.
+#[derive(Clone)]
+struct UniformScripts {
+    /// Charges one key.
+    one: Script,
+    batch: Script,
+}
+
 /// The scripts that run inside of Redis.
 #[derive(Clone)]
 pub(crate) struct Scripts {
+    /// Charges any batch.
     pub(crate) charge: Script,
+    uniform_buckets: UniformScripts,
+    uniform_fixed_windows: UniformScripts,
+    uniform_sliding_windows: UniformScripts,
     pub(crate) refund: Script,
     pub(crate) lease: Script,
     pub(crate) heartbeat: Script,
@@ -67,6 +79,13 @@ const ALGORITHMS: [(&str, &str); 6] = [
 /// The place in the charge script for the part that handles requests of several charges.
 const MULTI_CHARGE: &str = "--[[ multi_charge.lua ]]\n";
 
+/// The places in the uniform scripts for the two parts of an algorithm, which this line separates as well.
+const UNIFORM_TERMS: &str = "--[[ terms ]]\n";
+const UNIFORM_CHARGE: &str = "--[[ charge ]]\n";
+
+/// Products of an amount and a window below this are exact in Lua.
+const MAX_EXACT_PRODUCT: u64 = 1 << 53;
+
 /// The server's own time decides.
 const CLOCK: &str = include_str!("clock.lua");
 
@@ -76,8 +95,39 @@ impl Scripts {
     }
 
     /// Returns every script, to be loaded before the first check.
-    pub(crate) fn all(&self) -> [&Script; 6] {
-        [&self.charge, &self.refund, &self.lease, &self.heartbeat, &self.reset, &self.blocks]
+    pub(crate) fn all(&self) -> [&Script; 12] {
+        let [buckets, fixed, sliding] =
+            [&self.uniform_buckets, &self.uniform_fixed_windows, &self.uniform_sliding_windows];
+        [
+            &self.charge,
+            &buckets.one,
+            &buckets.batch,
+            &fixed.one,
+            &fixed.batch,
+            &sliding.one,
+            &sliding.batch,
+            &self.refund,
+            &self.lease,
+            &self.heartbeat,
+            &self.reset,
+            &self.blocks,
+        ]
+    }
+
+    /// Returns the script that charges `keys` different keys once, by the same cost. `None` if only the general
+    /// script can charge this limit.
+    pub(crate) fn uniform(&self, limit: &Limit, keys: usize) -> Option<&Script> {
+        let scripts = match limit {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => &self.uniform_buckets,
+            Limit::FixedWindow(_) => &self.uniform_fixed_windows,
+            Limit::SlidingWindow(_) => {
+                let (amount, window) = (limit.quota().amount(), limit.quota().window());
+                amount.checked_mul(window.as_micros()).filter(|most| *most < MAX_EXACT_PRODUCT)?;
+                &self.uniform_sliding_windows
+            }
+            Limit::SlidingLog(_) | Limit::Concurrency(_) => return None,
+        };
+        Some(if keys == 1 { &scripts.one } else { &scripts.batch })
     }
 
     /// The scripts on another clock, for tests that move time by hand.
@@ -95,6 +145,17 @@ impl Scripts {
             source.push_str(task);
             Script::new(source)
         };
+        let uniform = |algorithm: &str| {
+            let (terms, charge) = algorithm.split_once(UNIFORM_CHARGE).unwrap_or_default();
+            let compose = |task: &str| {
+                let task = task.replace(UNIFORM_TERMS, terms).replace(UNIFORM_CHARGE, charge);
+                Script::new([include_str!("header.lua"), clock, &task].concat())
+            };
+            UniformScripts {
+                one: compose(include_str!("uniform_one.lua")),
+                batch: compose(include_str!("uniform_batch.lua")),
+            }
+        };
         let multi = include_str!("multi_charge.lua");
         let multi = format!("local function multi_charge()\n{multi}end\n");
         let charge = include_str!("charge.lua").replace(MULTI_CHARGE, &multi);
@@ -106,6 +167,9 @@ impl Scripts {
         );
         Self {
             charge: compose("local REFUNDS, LEASES = false, false\n", &charge),
+            uniform_buckets: uniform(include_str!("uniform_bucket.lua")),
+            uniform_fixed_windows: uniform(include_str!("uniform_fixed_window.lua")),
+            uniform_sliding_windows: uniform(include_str!("uniform_sliding_window.lua")),
             refund: compose("local REFUNDS, LEASES = true, false\n", include_str!("refund.lua")),
             lease: compose(&leases, include_str!("lease.lua")),
             heartbeat: Script::new(include_str!("heartbeat.lua").to_owned()),
@@ -118,5 +182,41 @@ impl Scripts {
 impl std::fmt::Debug for Scripts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scripts").field("charge", &self.charge.hash).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Algorithm, Span};
+
+    use super::*;
+
+    #[test]
+    fn uniform_scripts_decide_only_what_is_exact_in_them() {
+        let scripts = Scripts::new();
+        let decides =
+            |algorithm, quota| scripts.uniform(&Limit::new(algorithm, quota).unwrap(), 2).is_some();
+        for algorithm in [
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket { queue: 3 },
+            Algorithm::FixedWindow,
+            Algorithm::SlidingWindow,
+        ] {
+            assert!(decides(algorithm, Quota::per_minute(1_000)), "{algorithm:?}");
+        }
+        let sliding = |amount| {
+            decides(Algorithm::SlidingWindow, Quota::per(amount, Span::from_micros(1 << 20)))
+        };
+        assert!(sliding((1 << 33) - 1));
+        assert!(!sliding(1 << 33), "the product of amount and window is 2^53");
+        assert!(!decides(Algorithm::SlidingLog, Quota::per_minute(10)));
+        assert!(!decides(Algorithm::Concurrency { hold: Span::MINUTE }, Quota::in_flight(10)));
+    }
+
+    #[test]
+    fn every_part_of_a_uniform_script_is_inserted() {
+        for script in Scripts::new().all() {
+            assert!(!script.source.contains("--[["), "{}", script.source);
+        }
     }
 }

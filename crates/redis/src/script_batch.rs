@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use tidegate_core::Key;
 
 use super::reply_guard::SlotReleaser;
-use super::script::{Script, Scripts};
+use super::script::Script;
 use super::shared::{RedisCounters, RedisShared};
 use tidegate_limiter::store::StoreError;
 
@@ -22,15 +22,19 @@ pub(crate) trait ScriptRequest: Send + 'static {
     fn fail(self, error: StoreError);
 }
 
+/// A script with its keys and arguments.
+pub(crate) struct EncodedBatch<'s> {
+    pub(crate) script: &'s Script,
+    pub(crate) keys: Vec<String>,
+    pub(crate) arguments: Vec<Vec<u8>>,
+}
+
 /// Requests that travel in one script call.
 pub(crate) trait ScriptBatch: Default + Send + Sync + 'static {
     type Request: ScriptRequest;
 
     /// Calls in flight to one server at once: while one is decided, the next is written.
     const MAX_IN_FLIGHT: usize;
-
-    /// Returns the script.
-    fn script(scripts: &Scripts) -> &Script;
 
     /// Returns the counter of calls.
     fn calls(counters: &RedisCounters) -> &AtomicU64;
@@ -44,8 +48,8 @@ pub(crate) trait ScriptBatch: Default + Send + Sync + 'static {
     /// Returns whether all requests are the same, so that they need the same keys.
     fn is_uniform(&self) -> bool;
 
-    /// Returns the keys and arguments of the call.
-    fn encode(&self, shared: &RedisShared) -> (Vec<String>, Vec<Vec<u8>>);
+    /// Returns the script that decides the requests, with its keys and arguments.
+    fn encode<'s>(&self, shared: &'s RedisShared) -> EncodedBatch<'s>;
 
     /// Reports to each caller what the reply of the server means. Returns the requests that have to be sent again:
     /// nothing was done for them.

@@ -14,7 +14,7 @@ use super::connection::{CallError, RedisConnection};
 use super::node::Node;
 use super::redirect::Redirect;
 use super::script::ScriptCall;
-use super::script_batch::{ScriptBatch, ScriptRequest};
+use super::script_batch::{EncodedBatch, ScriptBatch, ScriptRequest};
 use super::servers::Servers;
 use super::shared::RedisShared;
 use super::slots::slot_of;
@@ -174,6 +174,7 @@ impl<B: ScriptBatch> ScriptQueue<B> {
             Ok(reply) => {
                 let again = batch.complete(server.name(), &server.releaser(), &reply);
                 if !again.is_empty() {
+                    node.shared().other_limits.note();
                     let mut state = self.state.lock();
                     again.into_iter().rev().for_each(|request| state.queued.push_front(request));
                     self.start(node, &mut state);
@@ -192,9 +193,7 @@ async fn call<B: ScriptBatch>(
     batch: &B,
     asking: bool,
 ) -> Result<Vec<u8>, CallError> {
-    let shared = node.shared();
-    let (keys, arguments) = batch.encode(shared);
-    let script = B::script(&shared.scripts);
+    let EncodedBatch { script, keys, arguments } = batch.encode(node.shared());
     node.send(connection, ScriptCall { script, keys: &keys, arguments: &arguments }, asking).await
 }
 

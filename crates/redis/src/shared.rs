@@ -1,7 +1,7 @@
 //! Configuration, scripts and counters that every part of the store uses.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -19,8 +19,35 @@ pub(crate) struct RedisShared {
     pub(crate) scripts: Scripts,
     pub(crate) runtime: Handle,
     pub(crate) counters: RedisCounters,
+    pub(crate) other_limits: OtherLimits,
     /// Slots that are renewed before a lost connection is used again.
     pub(crate) held: HeldSlots,
+}
+
+/// The likelihood of values of other limits, as after a change of rules. The uniform scripts can't decide those: their
+/// requests are sent again.
+#[derive(Debug, Default)]
+pub(crate) struct OtherLimits {
+    /// Calls for which they are likely.
+    calls: AtomicU32,
+}
+
+impl OtherLimits {
+    /// Calls after one that found such a value. If one value in a few thousand is of another limit, the general script
+    /// costs less than sending requests again.
+    const LIKELY_CALLS: u32 = 100;
+
+    /// Notes a value of another limit.
+    pub(crate) fn note(&self) {
+        self.calls.store(Self::LIKELY_CALLS, Ordering::Relaxed);
+    }
+
+    /// Returns whether the next call is likely to find one.
+    pub(crate) fn are_likely(&self) -> bool {
+        let less = |calls: u32| calls.checked_sub(1);
+        self.calls.load(Ordering::Relaxed) > 0
+            && self.calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
 }
 
 /// RedisCounters of the store, for metrics.

@@ -13,7 +13,7 @@ use super::held_slots::HeldSlots;
 use super::open_error::{OpenError, describe_error};
 use super::report::ServerReport;
 use super::script::{ScriptCall, Scripts};
-use super::shared::{RedisCounters, RedisShared};
+use super::shared::{OtherLimits, RedisCounters, RedisShared};
 use super::store_inner::StoreInner;
 use super::topology::Topology;
 use tidegate_limiter::coordination::membership::MembershipView;
@@ -102,7 +102,9 @@ impl RedisStore {
         let counters = RedisCounters::default();
         let fleet = FleetHeartbeat::new(config.last_share());
         let held = HeldSlots::default();
-        let shared = Arc::new(RedisShared { config, scripts, runtime, counters, held });
+        let other_limits = OtherLimits::default();
+        let shared =
+            Arc::new(RedisShared { config, scripts, runtime, counters, other_limits, held });
         let topology = Topology::new(&shared);
         Self { inner: Arc::new(StoreInner { shared, topology, denials, fleet }) }
     }

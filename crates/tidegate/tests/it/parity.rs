@@ -3,6 +3,7 @@
 mod leases;
 mod random_charges;
 mod seeded_random;
+mod uniform_charges;
 mod vectors;
 
 use std::collections::HashSet;
@@ -48,11 +49,8 @@ impl ParityFixture {
     fn new() -> Self {
         let server = Redis::start();
         let control = server.connection().unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        // One thread: concurrent calls of a test are all queued before the first is sent.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config: RedisConfig = server.url().parse().unwrap();
         let config = config
             .with_timeout(Duration::from_secs(60))
