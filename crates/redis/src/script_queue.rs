@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -34,7 +36,10 @@ pub(crate) struct ScriptQueue<B: ScriptBatch> {
 
 struct QueueState<R> {
     queued: VecDeque<R>,
+    /// Tasks that send calls one after another, including `collecting` ones.
     in_flight: usize,
+    /// Tasks without a call in flight, which take what is queued when they run next.
+    collecting: usize,
 }
 
 /// The calls that are sent next.
@@ -46,7 +51,7 @@ enum Batches<B> {
 
 impl<B: ScriptBatch> ScriptQueue<B> {
     pub(crate) fn new() -> Arc<Self> {
-        let state = QueueState { queued: VecDeque::new(), in_flight: 0 };
+        let state = QueueState { queued: VecDeque::new(), in_flight: 0, collecting: 0 };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -74,10 +79,11 @@ impl<B: ScriptBatch> ScriptQueue<B> {
         }
     }
 
-    /// Sends what is queued in the background, unless enough calls are in flight.
+    /// Sends what is queued in the background, unless enough calls are in flight or a task is about to send it.
     fn start(self: &Arc<Self>, node: &Arc<Node>, state: &mut QueueState<B::Request>) {
-        if state.in_flight < B::MAX_IN_FLIGHT {
+        if state.in_flight < B::MAX_IN_FLIGHT && state.collecting == 0 {
             state.in_flight += 1;
+            state.collecting += 1;
             node.shared().spawn(Arc::clone(self).run(Arc::clone(node)));
         }
     }
@@ -90,25 +96,33 @@ impl<B: ScriptBatch> ScriptQueue<B> {
 
     /// Sends batches until the queue is empty.
     async fn run(self: Arc<Self>, node: Arc<Node>) {
-        while let Some(batches) = self.next_batches(node.shared()) {
+        while let Some(batches) = self.next_batches(&node) {
             match batches {
                 Batches::One(batch) => self.send(&node, batch).await,
                 Batches::PerSlot(batches) => {
                     join_all(batches.into_iter().map(|batch| self.send(&node, batch))).await;
                 }
             }
+            // Callers with a reply send their next requests first, so that these travel together.
+            self.state.lock().collecting += 1;
+            run_others().await;
         }
     }
 
     /// Takes what is queued, as far as it fits one call for each slot. Without any, ends the task that asks.
-    fn next_batches(&self, shared: &RedisShared) -> Option<Batches<B>> {
+    fn next_batches(self: &Arc<Self>, node: &Arc<Node>) -> Option<Batches<B>> {
+        let shared = node.shared();
         let mut state = self.state.lock();
+        state.collecting -= 1;
         let batches = match shared.config.servers() {
             Servers::Cluster(_) => state.batches_by_slot(shared),
             Servers::Single(_) | Servers::Sentinel { .. } | Servers::Shards(_) => state.batch(),
         };
         if batches.is_none() {
             state.in_flight -= 1;
+        }
+        if !state.queued.is_empty() {
+            self.start(node, &mut state);
         }
         batches
     }
@@ -187,6 +201,19 @@ impl<B: ScriptBatch> ScriptQueue<B> {
     }
 }
 
+/// Lets the tasks run that are ready. Unlike [`tokio::task::yield_now`], does not wait for I/O events.
+async fn run_others() {
+    let mut is_over = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_over, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 async fn call<B: ScriptBatch>(
     node: &Node,
     connection: &Arc<RedisConnection>,
@@ -198,6 +225,13 @@ async fn call<B: ScriptBatch>(
 }
 
 impl<R: ScriptRequest> QueueState<R> {
+    /// Returns the number of queued requests for the next call: an equal share of them for each call that may be sent
+    /// now. So the server decides one call while this node reads the reply of another.
+    fn share<B: ScriptBatch>(&self) -> usize {
+        let free = B::MAX_IN_FLIGHT.saturating_sub(self.in_flight);
+        self.queued.len().div_ceil(free + 1).max(B::MIN_SHARE)
+    }
+
     /// Takes a request that a caller waits for.
     fn pop(&mut self) -> Option<R> {
         while let Some(request) = self.queued.pop_front() {
@@ -210,7 +244,9 @@ impl<R: ScriptRequest> QueueState<R> {
 
     fn batch<B: ScriptBatch<Request = R>>(&mut self) -> Option<Batches<B>> {
         let mut batch = B::default();
-        while let Some(request) = self.pop() {
+        let mut room = self.share::<B>();
+        while let Some(request) = (room > 0).then(|| self.pop()).flatten() {
+            room -= 1;
             if let Err(request) = batch.push(request) {
                 self.queued.push_front(request);
                 break;
@@ -242,6 +278,7 @@ impl<B: ScriptBatch> fmt::Debug for ScriptQueue<B> {
         f.debug_struct("ScriptQueue")
             .field("queued", &state.queued.len())
             .field("in_flight", &state.in_flight)
+            .field("collecting", &state.collecting)
             .finish()
     }
 }
