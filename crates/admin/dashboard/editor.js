@@ -94,7 +94,7 @@ export function editor(onPushed) {
       push.disabled = readOnlyReason !== null;
       verdict.className = "verdict good";
       verdict.textContent = readOnlyReason ? `All rules are valid. ${sentence(readOnlyReason)}` : "All rules are valid. A push would change:";
-      changes.replaceChildren(...[summary(response.body), diffView(active, document)].filter(Boolean));
+      changes.replaceChildren(...[warningList(response.body.warnings), summary(response.body), diffView(active, document)].filter(Boolean));
     } catch (error) {
       if (text.value !== document) return;
       verdict.className = "verdict bad";
@@ -104,9 +104,17 @@ export function editor(onPushed) {
   }
 
   function errorList(error) {
-    const errors = error.body?.errors ?? [];
-    return h("ul", {}, errors.map(({ line, message }) => h("li", {},
-      line ? h("button", { type: "button", onclick: () => selectLine(line) }, `line ${line}`) : null, ` ${message}`)));
+    return h("ul", {}, lineItems(error.body?.errors ?? []));
+  }
+
+  /// Returns the list of warnings; null if there are none.
+  function warningList(warnings = []) {
+    return warnings.length ? h("ul", { id: "warnings", class: "warning", "aria-label": "Warnings" }, lineItems(warnings)) : null;
+  }
+
+  function lineItems(errors) {
+    return errors.map(({ line, message }) => h("li", {},
+      line ? h("button", { type: "button", onclick: () => selectLine(line) }, `line ${line}`) : null, ` ${message}`));
   }
 
   /// Selects a line and scrolls to it.

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate_api::{DocumentError, InvalidRules, VersionConflict};
+use tidegate_api::{DocumentError, InvalidRules, Text, VersionConflict};
 use tidegate_net::http::response::{self, Body};
-use tidegate_rules::RuleError;
+use tidegate_rules::{RuleError, RuleWarnings};
 use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::config_error::ConfigError;
 use tidegate_service::rules::PushError;
@@ -93,7 +93,13 @@ fn invalid_document(error: &ConfigError) -> Response<Body> {
     response::problem_json(StatusCode::UNPROCESSABLE_ENTITY, &InvalidRules { problem, errors })
 }
 
-fn document_error(error: &RuleError) -> DocumentError<String> {
+/// Returns the warnings of a document.
+pub(crate) fn document_warnings(warnings: &RuleWarnings) -> Vec<DocumentError<String>> {
+    warnings.iter().map(|warning| document_error(warning.as_error())).collect()
+}
+
+/// Returns the JSON form of an error or a warning.
+pub(crate) fn document_error<T: Text + From<String>>(error: &RuleError) -> DocumentError<T> {
     // The line is a separate field, and the document of a request has no name.
-    DocumentError { line: error.line(), message: error.without_position() }
+    DocumentError { line: error.line(), message: error.without_position().into() }
 }

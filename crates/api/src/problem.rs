@@ -75,7 +75,7 @@ pub struct InvalidRules<T: Text = String> {
     pub errors: Vec<DocumentError<T>>,
 }
 
-/// An error in a rules document.
+/// An error or a warning in a rules document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "schema",
@@ -84,8 +84,8 @@ pub struct InvalidRules<T: Text = String> {
 )]
 #[serde(default)]
 pub struct DocumentError<T: Text = String> {
-    /// The line, from 1; null if the error has no line.
+    /// The line, from 1; null if it has no line.
     pub line: Option<u64>,
-    /// The error without its line.
+    /// The text without the line.
     pub message: T,
 }

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Text;
+use crate::{DocumentError, Text};
 
 /// The active rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct RulesView<T: Text = String> {
     pub at: Option<u64>,
     /// The rules, in their order.
     pub rules: Vec<RuleView<T>>,
+    /// Valid parts of rules that have no effect; at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<DocumentError<T>>,
 }
 
 /// A rule. Values that may be secrets are not shown.
@@ -154,6 +157,9 @@ pub struct PushedRules<T: Text = String> {
     pub hash: T,
     /// The number of rules.
     pub rules: u64,
+    /// Valid parts of rules that have no effect; at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<DocumentError<T>>,
 }
 
 /// The difference between two sets of rules, by the names of the rules.
@@ -173,6 +179,9 @@ pub struct RulesDifference<T: Text = String> {
     pub changed: Vec<RuleChange<T>>,
     /// Number of rules that are the same in both sets.
     pub same: u64,
+    /// Valid parts of the new rules that have no effect; at most 100.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<DocumentError<T>>,
 }
 
 /// A rule with fields that differ.

@@ -96,6 +96,7 @@ impl App {
             identity: Arc::clone(&identity),
             source: rules.config.source.to_string(),
             is_remote: rules.config.source.is_remote(),
+            warnings: rules.config.warnings.clone(),
             node: node_name(node_address(&listeners)),
             copy: rules.copy(),
             reports: report_document(shared.as_ref(), &store),

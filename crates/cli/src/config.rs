@@ -140,6 +140,7 @@ impl Config {
             Some(path) => ConfigFile::read(path)?,
             None => ConfigFile::default(),
         };
+        let warnings = file.warning_context();
         let rules = match &flags.rules {
             Some(source) => Some(rules::source_of_flag(source)?),
             None => file.rules,
@@ -153,6 +154,7 @@ impl Config {
             envoy,
             copies: file.copies,
             poll: file.poll,
+            warnings,
         };
         // A local source needs a local copy only if the configuration asks for one.
         let rules = match &rules.copies {

@@ -102,7 +102,7 @@ impl Override {
     }
 }
 
-fn encode_conditions(conditions: &[Condition], out: &mut impl FnMut(&[u8])) {
+pub(crate) fn encode_conditions(conditions: &[Condition], out: &mut impl FnMut(&[u8])) {
     encode_count(conditions.len(), out);
     for condition in conditions {
         encode_text(condition.attribute(), out);

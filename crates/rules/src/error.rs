@@ -45,17 +45,23 @@ impl RuleError {
             None => self.message.clone(),
         }
     }
+
+    /// Writes the position before the message: `rules.yaml:12: `.
+    pub(crate) fn write_position(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.source.is_empty() {
+            return Ok(());
+        }
+        write!(f, "{}:", self.source)?;
+        match self.line() {
+            Some(line) => write!(f, "{line}: "),
+            None => f.write_str(" "),
+        }
+    }
 }
 
 impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.source.is_empty() {
-            write!(f, "{}:", self.source)?;
-            match self.line() {
-                Some(line) => write!(f, "{line}: ")?,
-                None => f.write_str(" ")?,
-            }
-        }
+        self.write_position(f)?;
         f.write_str(&self.without_position())
     }
 }

@@ -33,7 +33,7 @@ pub fn did_you_mean<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) ->
 }
 
 /// Returns the number of letters that must be added, removed or changed to turn one word into the other.
-fn distance(from: &str, to: &str) -> usize {
+pub(crate) fn distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.chars().count()).collect();
     for (index, typed) in from.chars().enumerate() {
         let mut diagonal = index;

@@ -15,6 +15,7 @@ use tidegate_core::{Algorithm, Limit, Quota, QuotaError, Span};
 use crate::accuracy::{Accuracy, MaxAhead, SyncInterval, SyncSettings};
 use crate::error::ErrorReport;
 use crate::limits::{Override, OverrideList, TierLimits};
+use crate::lint::RuleLinter;
 use crate::pattern_set::FixedHasher;
 use crate::penalty::{DenialThreshold, Penalty};
 use crate::per::AttributeChain;
@@ -28,7 +29,11 @@ use crate::source_range::SourceRange;
 use crate::yaml::{self, YamlNode};
 
 /// Reads all rules of a document.
-pub(crate) fn document(yaml: &str, report: &mut ErrorReport) -> Vec<Rule> {
+pub(crate) fn document(
+    yaml: &str,
+    report: &mut ErrorReport,
+    linter: Option<&mut RuleLinter<'_>>,
+) -> Vec<Rule> {
     let Some(root) = root(yaml, report) else {
         return Vec::new();
     };
@@ -39,11 +44,16 @@ pub(crate) fn document(yaml: &str, report: &mut ErrorReport) -> Vec<Rule> {
         report.add(root.at, "rules is missing");
         return Vec::new();
     };
-    listed(rules, report)
+    listed(rules, report, linter)
 }
 
 /// Reads the rules of a larger document, from the list that `path` leads to.
-pub(crate) fn part(yaml: &str, path: &[&str], report: &mut ErrorReport) -> Vec<Rule> {
+pub(crate) fn part(
+    yaml: &str,
+    path: &[&str],
+    report: &mut ErrorReport,
+    linter: Option<&mut RuleLinter<'_>>,
+) -> Vec<Rule> {
     let Some(root) = root(yaml, report) else {
         return Vec::new();
     };
@@ -55,7 +65,7 @@ pub(crate) fn part(yaml: &str, path: &[&str], report: &mut ErrorReport) -> Vec<R
         };
         node = inner;
     }
-    listed(node, report)
+    listed(node, report, linter)
 }
 
 fn root<'y>(yaml: &'y str, report: &mut ErrorReport) -> Option<YamlNode<'y>> {
@@ -67,7 +77,12 @@ fn root<'y>(yaml: &'y str, report: &mut ErrorReport) -> Option<YamlNode<'y>> {
     yaml::read(yaml).map_err(|error| report.add(error.at, error.message)).ok()
 }
 
-fn listed(rules: &YamlNode<'_>, report: &mut ErrorReport) -> Vec<Rule> {
+fn listed(
+    rules: &YamlNode<'_>,
+    report: &mut ErrorReport,
+    mut linter: Option<&mut RuleLinter<'_>>,
+) -> Vec<Rule> {
+    let at = rules.at;
     let Some(nodes) = list(rules, "rules", RuleSet::MAX_RULES, report) else {
         return Vec::new();
     };
@@ -81,13 +96,20 @@ fn listed(rules: &YamlNode<'_>, report: &mut ErrorReport) -> Vec<Rule> {
             {
                 report.add(name.at, format!("name must be unique, found it on line {first} too"));
             }
-            rule(&raw, node.at, report)
+            let rule = rule(&raw, node.at, report)?;
+            if let Some(linter) = &mut linter {
+                linter.rule(&rule, &raw);
+            }
+            Some(rule)
         });
         rules.extend(rule);
     }
     report.set_rule(None);
     let overrides = rules.iter().map(|rule| rule.overrides().len()).sum();
     check_size(rules.len(), overrides, report);
+    if let Some(linter) = linter {
+        linter.rules(at, nodes.len());
+    }
     rules
 }
 

@@ -7,10 +7,12 @@ use smallvec::SmallVec;
 
 use crate::condition_index::ConditionIndex;
 use crate::error::{ErrorReport, RuleErrors};
+use crate::lint::RuleLinter;
 use crate::pattern_set::FixedHasher;
+use crate::warning::{RuleWarnings, WarningContext};
 use crate::{Rule, parse};
-use tidegate_core::RuleIndex;
 use tidegate_core::request::Request;
+use tidegate_core::{RuleIndex, Timestamp};
 
 /// An ordered set of rules with different names.
 ///
@@ -55,7 +57,7 @@ impl RuleSet {
     /// the position where the reader stopped.
     pub fn parse(source: &str, yaml: &str) -> Result<Self, RuleErrors> {
         let mut report = ErrorReport::new(source);
-        let rules = parse::document(yaml, &mut report);
+        let rules = parse::document(yaml, &mut report, None);
         report.finish()?;
         Ok(Self::indexed(rules))
     }
@@ -67,9 +69,44 @@ impl RuleSet {
     /// All errors of the rules, each with its line in the whole document.
     pub fn parse_at(source: &str, yaml: &str, path: &[&str]) -> Result<Self, RuleErrors> {
         let mut report = ErrorReport::new(source);
-        let rules = parse::part(yaml, path, &mut report);
+        let rules = parse::part(yaml, path, &mut report, None);
         report.finish()?;
         Ok(Self::indexed(rules))
+    }
+
+    /// As [`parse`](Self::parse), or [`parse_at`](Self::parse_at) with a path that is not empty. Returns also the
+    /// warnings: parts of valid rules that have no effect. Ends of overrides are compared with `now`.
+    ///
+    /// ```
+    /// use tidegate_core::Timestamp;
+    /// use tidegate_rules::{RuleSet, WarningContext};
+    ///
+    /// let yaml = "rules: [{name: login, match: {method: post}, limit: 5 per minute}]";
+    /// let (context, now) = (WarningContext::default(), Timestamp::from_secs(1_780_000_000));
+    /// let (_, warnings) = RuleSet::parse_with_warnings("rules.yaml", yaml, &[], &context, now).unwrap();
+    /// assert_eq!(
+    ///     warnings.iter().next().unwrap().to_string(),
+    ///     r#"rules.yaml:1: warning: rule "login": match.method: found "post", which no HTTP request has, wanted "POST""#
+    /// );
+    /// ```
+    ///
+    /// # Errors
+    /// All errors of the rules, each with its line.
+    pub fn parse_with_warnings(
+        source: &str,
+        yaml: &str,
+        path: &[&str],
+        context: &WarningContext,
+        now: Timestamp,
+    ) -> Result<(Self, RuleWarnings), RuleErrors> {
+        let mut report = ErrorReport::new(source);
+        let mut linter = RuleLinter::new(source, context, now);
+        let rules = match path {
+            [] => parse::document(yaml, &mut report, Some(&mut linter)),
+            path => parse::part(yaml, path, &mut report, Some(&mut linter)),
+        };
+        report.finish()?;
+        Ok((Self::indexed(rules), linter.finish()))
     }
 
     /// Creates a set of rules made in code.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::Timestamp;
 use tidegate_limiter::Limiter;
-use tidegate_rules::RuleSet;
+use tidegate_rules::{RuleSet, RuleWarnings};
 
 use crate::envoy::EnvoyRules;
 use crate::identity::AttributePlan;
@@ -48,6 +48,8 @@ pub struct RulesVersion {
     pub at: Option<Timestamp>,
     /// The time at which this node activated them.
     pub(crate) loaded: Timestamp,
+    /// The warnings of the rules.
+    pub warnings: Arc<RuleWarnings>,
     /// The text of the document, if the rules come from one.
     pub text: Option<Arc<str>>,
 }

@@ -17,9 +17,9 @@ mod startup;
 use std::sync::Arc;
 
 use tidegate_core::Timestamp;
-use tidegate_rules::RuleSet;
+use tidegate_rules::{RuleSet, RuleWarnings, WarningContext};
 
-pub use self::config::{RuleSource, RulesConfig, RulesRedis, RulesUrl};
+pub use self::config::{InlineRules, RuleSource, RulesConfig, RulesRedis, RulesUrl};
 use self::config::{SAMPLE_NAME, SAMPLE_RULES};
 pub use self::manager::{PushError, RulesManager, RulesManagerDeps};
 pub use self::rule_view::rule_view;
@@ -34,6 +34,8 @@ use crate::service::internal_rules;
 pub struct ParsedRules {
     /// The native rules, then the rules that apply only to calls that name them.
     pub set: RuleSet,
+    /// The warnings of the native rules.
+    pub warnings: RuleWarnings,
     /// The descriptor trees of envoyproxy/ratelimit files. Their limits are rules of `set`.
     pub(crate) envoy: Option<Arc<EnvoyRules>>,
 }
@@ -44,7 +46,7 @@ pub enum NativeRules {
     /// No rules: none are configured, or the source was not read yet.
     Nothing,
     /// Rules inside the configuration file.
-    Inline(Box<RuleSet>),
+    Inline(Box<InlineRules>),
     /// A document of a file, a URL or Redis.
     Document(RulesDocument),
 }
@@ -99,20 +101,28 @@ impl NativeRules {
 }
 
 impl ParsedRules {
-    /// Parses the native rules and, if given, the files of envoyproxy/ratelimit.
+    /// Parses the native rules and, if given, the files of envoyproxy/ratelimit. The warnings depend on the
+    /// configuration and on the time.
     ///
     /// # Errors
     /// A rule is invalid, or two rules have the same name.
-    pub fn parse(native: &NativeRules, envoy: Option<&EnvoyFiles>) -> Result<Self, ConfigError> {
-        let set = match native {
-            NativeRules::Nothing => RuleSet::default(),
-            NativeRules::Inline(rules) => RuleSet::clone(rules),
-            NativeRules::Document(document) => RuleSet::parse(&document.name, &document.text)?,
+    pub fn parse(
+        native: &NativeRules,
+        envoy: Option<&EnvoyFiles>,
+        context: &WarningContext,
+        now: Timestamp,
+    ) -> Result<Self, ConfigError> {
+        let (set, warnings) = match native {
+            NativeRules::Nothing => Default::default(),
+            NativeRules::Inline(rules) => (rules.set.clone(), rules.warnings.clone()),
+            NativeRules::Document(RulesDocument { name, text, .. }) => {
+                RuleSet::parse_with_warnings(name, text, &[], context, now)?
+            }
         };
-        let Some(files) = envoy else { return Ok(Self { set, envoy: None }) };
+        let Some(files) = envoy else { return Ok(Self { set, warnings, envoy: None }) };
         let envoy = EnvoyRules::parse(files)?;
         let set = set.with_named(envoy.rules())?;
-        Ok(Self { set, envoy: Some(Arc::new(envoy)) })
+        Ok(Self { set, warnings, envoy: Some(Arc::new(envoy)) })
     }
 
     /// Adds the internal rules of the listeners.

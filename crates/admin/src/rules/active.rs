@@ -13,7 +13,7 @@ use tidegate_service::active_rules::{ActiveRules, RulesVersion};
 use tidegate_service::rules::{RULES_VERSION_HEADER, RulesManager, rule_view};
 
 use crate::query;
-use crate::rules::push_error;
+use crate::rules::{document_error, push_error};
 
 const YAML_TYPE: HeaderValue = HeaderValue::from_static("application/yaml");
 
@@ -108,5 +108,10 @@ fn rules_view<'a>(
         note: non_empty(&version.note),
         at: version.at.map(|at| at.as_secs_ceil()),
         rules: rules.rules().iter().map(rule_view).collect(),
+        warnings: version
+            .warnings
+            .iter()
+            .map(|warning| document_error(warning.as_error()))
+            .collect(),
     }
 }

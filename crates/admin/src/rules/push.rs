@@ -17,7 +17,7 @@ use tidegate_service::active_rules::ActiveRules;
 use tidegate_service::rules::RulesManager;
 use tidegate_service::rules::diff::difference_between;
 
-use crate::rules::{invalid_document, push_error};
+use crate::rules::{document_warnings, invalid_document, push_error};
 use crate::{AdminApi, query};
 
 /// Headers with the author and the reason of a push. Both are free text.
@@ -57,8 +57,12 @@ pub(crate) async fn push(
             tracing::info!(%from, by, version = version.number, "rules changed by operator");
             let active = admin.service.active_rules();
             let rules = active.limiter().rules().rules().len() as u64;
-            let pushed =
-                PushedRules { version: version.number, hash: &*active.version().hash, rules };
+            let pushed = PushedRules {
+                version: version.number,
+                hash: active.version().hash.clone(),
+                rules,
+                warnings: document_warnings(&active.version().warnings),
+            };
             let mut response = response::json(200, JSON, &pushed);
             if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", version.number)) {
                 response.headers_mut().insert(ETAG, tag);
@@ -81,7 +85,8 @@ pub(crate) async fn difference(
     };
     match admin.manager.validate(&text).await {
         Ok(rules) => {
-            let difference = difference_between(active.limiter().rules(), &rules.set);
+            let mut difference = difference_between(active.limiter().rules(), &rules.set);
+            difference.warnings = document_warnings(&rules.warnings);
             response::json(200, JSON, &difference)
         }
         Err(error) => invalid_document(&error),

@@ -14,7 +14,7 @@ use tidegate_limiter::tower::canonicalize;
 use tidegate_net::client::HttpClient;
 use tidegate_rules::{
     AppliedLimit, AttributeChain, CallerRefunds, CanonicalRule, LimitOrigin, Mode, Override, Rule,
-    RuleSet,
+    RuleSet, WarningContext,
 };
 use tidegate_service::rules::{NativeRules, ParsedRules, RuleSource};
 
@@ -87,7 +87,9 @@ impl ExplainCommand {
             output.note("no --rules: the sample rules of serve are explained");
         }
         let source = self.rules.clone().map_or(RuleSource::Sample, RuleSource::File);
-        let rules = ParsedRules::parse(&NativeRules::read(&source)?, None)?.set;
+        let native = NativeRules::read(&source)?;
+        let context = WarningContext::default();
+        let rules = ParsedRules::parse(&native, None, &context, Timestamp::EPOCH)?.set;
         let ExplainedRequest { attributes, rewritten, has_encoded_slash } =
             self.explained_request()?;
         if has_encoded_slash {

@@ -12,7 +12,7 @@ use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, FileKind};
-use tidegate_rules::{RuleSet, SourceRange};
+use tidegate_rules::{RuleError, RuleSet, RuleWarnings, SourceRange};
 use tidegate_service::config_error::{ConfigError, read_file};
 
 /// Longest shown part of a line, in terminal cells.
@@ -59,6 +59,19 @@ impl SourceTexts {
             ConfigError::Unreadable { .. } | ConfigError::NotInFile { .. } => return None,
         }
         Some(rendered.trim_end_matches('\n').to_owned())
+    }
+
+    /// Renders every warning with its source line below it.
+    pub(crate) fn render_warnings(&mut self, warnings: &RuleWarnings) -> String {
+        let mut rendered = String::new();
+        for warning in warnings {
+            let RuleError { source, at, .. } = warning.as_error();
+            self.add(&mut rendered, warning, source, *at);
+        }
+        if let more @ 1.. = warnings.unlisted() {
+            let _ = writeln!(rendered, "and {more} more warnings");
+        }
+        rendered.trim_end_matches('\n').to_owned()
     }
 
     /// Appends an error and its snippet.

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidegate_core::Limit;
+use tidegate_limiter::Clock;
 use tidegate_rules::{
-    CallerRefunds, CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet,
+    CallerRefunds, CanonicalRule, Condition, Mode, OnStoreFailure, Override, RuleSet, RuleWarnings,
+    WarningContext,
 };
 use tidegate_service::config_error::{ConfigError, read_file};
 use tidegate_service::envoy::{self, EnvoyRules};
@@ -20,8 +22,8 @@ use crate::reference::SchemaKind;
 /// Validates rules, configurations and files of envoyproxy/ratelimit.
 ///
 /// Prints the limit, the algorithm and the bound of each rule: the most that it admits. For an invalid file, prints
-/// each error with its line, except lines that may hold a secret. Exit status: 0 valid, 1 invalid, 2 a file can't be
-/// read.
+/// each error with its line, except lines that may hold a secret. Valid parts of rules that have no effect are
+/// warnings. Exit status: 0 valid, 1 invalid, 2 a file can't be read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ValidateCommand {
@@ -32,13 +34,17 @@ pub(crate) struct ValidateCommand {
     /// Prints the JSON Schema of rules or of configurations instead, for editors
     #[arg(long, value_name = "KIND", conflicts_with = "files")]
     schema: Option<SchemaKind>,
+
+    /// Treats warnings as errors: exit status 1
+    #[arg(long, conflicts_with = "schema")]
+    strict: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   tidegate validate rules.yaml
   tidegate validate tidegate.yaml            with the rules that it refers to
-  tidegate validate rules/*.yaml && deploy
+  tidegate validate --strict rules/*.yaml && deploy
   tidegate validate --schema rules > rules.schema.json
   tidegate validate /srv/runtime_data/current/ratelimit/config";
 
@@ -53,11 +59,20 @@ impl ValidateCommand {
         }
         let mut worst_status = ExitStatus::Success;
         let mut sources = SourceTexts::default();
+        let context = combined_context(&self.files);
         for path in &self.files {
-            match read_validated(path, &mut sources).and_then(ValidatedFile::check_names) {
+            match read_validated(path, &context, &mut sources).and_then(ValidatedFile::check_names)
+            {
                 Ok(file) => {
                     for rule in file.rules.iter().flat_map(RuleSet::rules) {
                         describe(&rule.canonical(), output);
+                    }
+                    let warnings = sources.render_warnings(&file.warnings);
+                    if !warnings.is_empty() {
+                        output.note(warnings);
+                    }
+                    if self.strict && file.warnings.count() > 0 {
+                        worst_status = worst_status.max(ExitStatus::Negative);
                     }
                     output.note(format_args!("{}: {}", path.display(), file.summary()));
                 }
@@ -79,23 +94,48 @@ struct ValidatedFile {
     rules: Option<RuleSet>,
     /// Numbers of upstreams and routes of the gateway.
     gateway: Option<(usize, usize)>,
+    warnings: RuleWarnings,
+}
+
+/// Returns the attributes of all configurations among the files: rules files beside them may use them. Files that can't
+/// be read are reported later.
+fn combined_context(files: &[PathBuf]) -> WarningContext {
+    let mut combined = WarningContext::default();
+    for path in files.iter().filter(|_| files.len() > 1) {
+        let text = match path.is_file().then(|| read_file(path, RuleSet::MAX_DOCUMENT_BYTES)) {
+            Some(Ok(text)) if config::detect_kind(path, &text) == FileKind::Config => text,
+            _ => continue,
+        };
+        if let Ok(file) = ConfigFile::parse(path, &text) {
+            combined.extend(file.warning_context());
+        }
+    }
+    combined
 }
 
 /// Reads and parses a file or a directory.
-fn read_validated(path: &Path, sources: &mut SourceTexts) -> Result<ValidatedFile, ConfigError> {
+fn read_validated(
+    path: &Path,
+    context: &WarningContext,
+    sources: &mut SourceTexts,
+) -> Result<ValidatedFile, ConfigError> {
+    let now = Clock::system().now();
     if path.is_dir() {
-        return Ok(ParsedRules::parse(&NativeRules::Nothing, Some(&envoy::read_folder(path)?))?
-            .set
-            .into());
+        let files = envoy::read_folder(path)?;
+        return Ok(ParsedRules::parse(&NativeRules::Nothing, Some(&files), context, now)?.into());
     }
     let text = read_file(path, RuleSet::MAX_DOCUMENT_BYTES)?;
     let source = path.display().to_string();
     sources.insert(&source, &text);
     match config::detect_kind(path, &text) {
-        FileKind::Rules => Ok(RuleSet::parse(&source, &text)?.into()),
+        FileKind::Rules => {
+            let (set, warnings) = RuleSet::parse_with_warnings(&source, &text, &[], context, now)?;
+            Ok(ValidatedFile { rules: Some(set), gateway: None, warnings })
+        }
         FileKind::Envoy => {
             let limits = EnvoyRules::parse(&[(source, text)])?;
-            Ok(RuleSet::default().with_named(limits.rules())?.into())
+            let set = RuleSet::default().with_named(limits.rules())?;
+            Ok(ValidatedFile { rules: Some(set), gateway: None, warnings: RuleWarnings::default() })
         }
         FileKind::Config => {
             let file = ConfigFile::parse(path, &text)?;
@@ -103,19 +143,23 @@ fn read_validated(path: &Path, sources: &mut SourceTexts) -> Result<ValidatedFil
             let native = match &file.rules {
                 // Rules on another machine can change before they are served.
                 Some(source) if !source.is_remote() => NativeRules::read(source)?,
-                _ if file.envoy.is_none() => return Ok(ValidatedFile { rules: None, gateway }),
+                _ if file.envoy.is_none() => {
+                    let warnings = RuleWarnings::default();
+                    return Ok(ValidatedFile { rules: None, gateway, warnings });
+                }
                 _ => NativeRules::Nothing,
             };
             let files = file.envoy.as_deref().map(envoy::read_folder).transpose()?;
-            let rules = Some(ParsedRules::parse(&native, files.as_ref())?.set);
-            Ok(ValidatedFile { rules, gateway })
+            let context = file.warning_context();
+            let parsed = ParsedRules::parse(&native, files.as_ref(), &context, now)?;
+            Ok(ValidatedFile { gateway, ..parsed.into() })
         }
     }
 }
 
-impl From<RuleSet> for ValidatedFile {
-    fn from(rules: RuleSet) -> Self {
-        Self { rules: Some(rules), gateway: None }
+impl From<ParsedRules> for ValidatedFile {
+    fn from(parsed: ParsedRules) -> Self {
+        Self { rules: Some(parsed.set), gateway: None, warnings: parsed.warnings }
     }
 }
 
@@ -139,8 +183,14 @@ impl ValidatedFile {
             format!("{} to {}, ", count(routes, "route"), count(upstreams, "upstream"))
         });
         let gateway = gateway.unwrap_or_default();
+        let warnings = match self.warnings.count() {
+            0 => String::new(),
+            warnings => format!(", {}", count(warnings, "warning")),
+        };
         match &self.rules {
-            Some(rules) => format!("{}, {gateway}valid", count(rules.rules().len(), "rule")),
+            Some(rules) => {
+                format!("{}, {gateway}valid{warnings}", count(rules.rules().len(), "rule"))
+            }
             None => format!("{gateway}valid, without rules on this machine"),
         }
     }

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Error, Location, Spanned};
 use tidegate_core::{HeaderStyle, IetfDraft, ResetFormat, Span};
-use tidegate_limiter::MemoryStore;
+use tidegate_limiter::{Clock, MemoryStore};
 use tidegate_net::token::BearerToken;
-use tidegate_rules::{RuleSet, SourceRange};
+use tidegate_rules::{RuleSet, SourceRange, WarningContext};
 use tidegate_service::config_error::{ConfigError, describe_yaml_error, read_file, source_range};
 use tidegate_service::identity::IdentityConfig;
-use tidegate_service::rules::RuleSource;
+use tidegate_service::rules::{InlineRules, RuleSource};
 use tidegate_service::service::OnInvalidCall;
 use tidegate_service::service::rls::RlsHeaders;
 use tidegate_service::store::StoreConfig;
@@ -216,10 +216,23 @@ impl ConfigFile {
         }
         match file.rules {
             Some(RuleSource::Inline(_)) => {
-                let rules = RuleSet::parse_at(&source, text, &["rules", "inline"])?;
-                Ok(Self { rules: Some(RuleSource::Inline(Box::new(rules))), ..file })
+                let (context, now) = (file.warning_context(), Clock::system().now());
+                let path = ["rules", "inline"];
+                let (set, warnings) =
+                    RuleSet::parse_with_warnings(&source, text, &path, &context, now)?;
+                let rules = Box::new(InlineRules { set, warnings });
+                Ok(Self { rules: Some(RuleSource::Inline(rules)), ..file })
             }
             _ => Ok(file),
+        }
+    }
+
+    /// Returns the parts on which warnings about rules depend.
+    pub(crate) fn warning_context(&self) -> WarningContext {
+        WarningContext {
+            attributes: self.identity.attributes.keys().cloned().collect(),
+            keeps_encoded_slashes: (self.forwarding.as_ref())
+                .is_some_and(GatewaySettings::keeps_encoded_slashes),
         }
     }
 }

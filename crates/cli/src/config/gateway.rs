@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
-use tidegate_core::Span;
+use tidegate_core::{EncodedSlashes, Span};
 use tidegate_gateway::{GatewayConfig, ProxyTimeouts, RouteConfig, ServerUrl, UpstreamConfig};
 use tidegate_redis::Secret;
 use tidegate_service::config_error::ConfigError;
@@ -106,6 +106,11 @@ impl GatewaySettings {
     /// Returns the numbers of upstreams and routes.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.upstreams.len(), self.routes.len())
+    }
+
+    /// Returns whether a route has `encoded_slashes: keep`.
+    pub(crate) fn keeps_encoded_slashes(&self) -> bool {
+        self.routes.iter().any(|route| route.encoded_slashes == EncodedSlashes::Keep)
     }
 
     /// Returns the configuration, if there is an upstream. Servers of the command line replace all upstreams and routes.

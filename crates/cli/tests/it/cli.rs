@@ -136,6 +136,51 @@ fn validate_reports_every_error_with_its_line() {
 }
 
 #[test]
+fn validate_warns_about_rules_without_effect_and_fails_if_strict() {
+    let folder = Folder::new();
+    let rules = folder.file(
+        "rules.yaml",
+        "rules:\n  - {name: a, limit: 1/s, per: [apikey]}\n  - {name: b, limit: 1/s, match: {method: get, tenent: t}}\n",
+    );
+    let found = [
+        format!(
+            r#"{rules}:2: warning: rule "a": per: found attribute "apikey", which no listener and no configuration sets, wanted api_key"#
+        ),
+        format!(
+            r#"{rules}:3: warning: rule "b": match.method: found "get", which no HTTP request has, wanted "GET""#
+        ),
+        format!("{rules}: 2 rules, valid, 2 warnings"),
+    ];
+    for (flags, status) in [(&[][..], 0), (&["--strict"][..], 1)] {
+        let (code, stdout, stderr) = run(&[&["validate", &rules], flags].concat());
+        assert_eq!((code, stdout.lines().count()), (status, 2), "{stderr}");
+        assert_eq!(without_excerpts(&stderr).lines().collect::<Vec<_>>(), found);
+    }
+    // The configuration defines an attribute that looks like a misspelling, and one that is misspelt.
+    let config = folder.file(
+        "tidegate.yaml",
+        "identity: {attributes: {apikey: header.x-key, tenant: header.x-tenant}}\nrules: {file: rules.yaml}\n",
+    );
+    for files in [&[&*config][..], &[&*config, &*rules][..]] {
+        let (_, _, stderr) = run(&[&["validate"], files].concat());
+        assert!(!stderr.contains("apikey") && stderr.contains("wanted tenant"), "{stderr}");
+    }
+    let good = folder.file("good.yaml", "rules: [{name: a, limit: 1/s, per: [plan]}]");
+    assert_eq!(run(&["validate", "--strict", &good]).0, 0);
+}
+
+#[test]
+fn serve_logs_warnings_of_the_active_rules_and_lists_them() {
+    let server = Server::with_rules("rules: [{name: a, limit: 1/s, per: [apikey]}]");
+    let line = server.wait_for_log("part of a rule has no effect");
+    assert!(line.contains("wanted api_key") && line.contains("line=1"), "{line}");
+    let rules = server.request_admin("GET", "/v1/rules", "").json();
+    assert_eq!(rules["warnings"][0]["line"], 1);
+    let message = rules["warnings"][0]["message"].as_str().unwrap();
+    assert!(message.starts_with(r#"rule "a": per: found attribute "apikey""#), "{message}");
+}
+
+#[test]
 fn validate_rejects_a_reserved_rule_name() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", "rules: [{name: cl.throttle, limit: 1/s}]");

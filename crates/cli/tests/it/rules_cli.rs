@@ -211,6 +211,25 @@ fn invalid_document_is_rejected_before_it_is_sent() {
 }
 
 #[test]
+fn push_prints_the_warnings_of_the_document() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let (redis, folder) = (Redis::start(), Folder::new());
+    let server = start_server(&redis);
+    let file = folder.file("rules.yaml", "rules:\n  - {name: a, limit: 1/s, match: {pth: /x}}\n");
+    let warning = format!(
+        "{file}:2: warning: rule \"a\": match: found attribute \"pth\", which no listener and no configuration sets, wanted path\n"
+    );
+    for arguments in [&["push", &*file, "--dry-run"][..], &["diff", &file], &["push", &file]] {
+        let (_, _, stderr) = run_rules(&server, arguments);
+        assert_eq!(stderr.matches(&warning).count(), 1, "{arguments:?}: {stderr}");
+    }
+    let (code, stdout, _) = run_rules(&server, &["push", &file]);
+    assert_eq!((code, &parse_json(&stdout)["warnings"][0]["line"]), (0, &2.into()));
+}
+
+#[test]
 fn rules_from_a_file_can_be_read_and_compared_but_not_pushed() {
     let server = Server::with_rules(FIRST_RULES);
     let folder = Folder::new();

@@ -8,3 +8,4 @@ mod rule_errors;
 mod rule_globs;
 mod rule_matching;
 mod rule_rollout;
+mod rule_warnings;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tidegate_core::Span;
 use tidegate_net::client::ClientTls;
 use tidegate_redis::{RedisConfig, Secret};
-use tidegate_rules::RuleSet;
+use tidegate_rules::{RuleSet, RuleWarnings, WarningContext};
 
 /// The rules that are active when the configuration names none.
 pub(crate) const SAMPLE_RULES: &str = include_str!("../sample_rules.yaml");
@@ -24,6 +24,17 @@ pub struct RulesConfig {
     pub copies: Option<PathBuf>,
     /// Interval at which the source is read, besides its notifications.
     pub poll: Option<Span>,
+    /// The parts of the configuration on which warnings about rules depend.
+    pub warnings: WarningContext,
+}
+
+/// Rules inside the configuration file, with their warnings.
+#[derive(Clone, Debug, Default)]
+pub struct InlineRules {
+    /// The rules.
+    pub set: RuleSet,
+    /// Their warnings.
+    pub warnings: RuleWarnings,
 }
 
 /// The place that rules are read from.
@@ -36,7 +47,7 @@ pub enum RuleSource {
     /// A file, watched for changes.
     File(PathBuf),
     /// Rules inside the configuration file.
-    Inline(Box<RuleSet>),
+    Inline(Box<InlineRules>),
     /// A shared document in Redis.
     Redis(RulesRedis),
     /// A document that is fetched.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_redis::RedisDocument;
+use tidegate_rules::WarningContext;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
@@ -33,6 +34,8 @@ pub struct RulesManager {
     identity: Arc<Identity>,
     /// The name of the source, without secrets.
     source: String,
+    /// The parts of the configuration on which warnings about rules depend.
+    warnings: WarningContext,
     /// The name of this node in its fleet.
     node: String,
     /// The inputs of the active rules. The lock is held during a change, so changes never overlap.
@@ -70,6 +73,8 @@ pub struct RulesManagerDeps {
     pub source: String,
     /// Set if the source is on another machine.
     pub is_remote: bool,
+    /// The parts of the configuration on which warnings about rules depend.
+    pub warnings: WarningContext,
     /// The name of this node.
     pub node: String,
     /// The local copy of a remote document.
@@ -90,12 +95,22 @@ struct PreparedRules {
 impl RulesManager {
     /// Returns a manager, with the first rules active.
     pub fn new(deps: RulesManagerDeps, inputs: RuleInputs, rules: ParsedRules) -> Self {
-        let RulesManagerDeps { service, identity, source, is_remote, node, copy, shared, reports } =
-            deps;
+        let RulesManagerDeps {
+            service,
+            identity,
+            source,
+            is_remote,
+            warnings,
+            node,
+            copy,
+            shared,
+            reports,
+        } = deps;
         let manager = Self {
             service,
             identity,
             source,
+            warnings,
             node,
             inputs: tokio::sync::Mutex::new(inputs.clone()),
             status: Mutex::default(),
@@ -123,6 +138,15 @@ impl RulesManager {
         manager.write_copy(&inputs.native, number);
         manager.status.lock().latest = number;
         manager
+    }
+
+    /// Parses rules, with the warnings that depend on the configuration of this server.
+    ///
+    /// # Errors
+    /// A rule is invalid, or two rules have the same name.
+    pub(crate) fn parse(&self, inputs: &RuleInputs) -> Result<ParsedRules, ConfigError> {
+        let now = self.service.clock().now();
+        ParsedRules::parse(&inputs.native, inputs.envoy.as_deref(), &self.warnings, now)
     }
 
     fn prepare(&self, rules: ParsedRules) -> PreparedRules {
@@ -208,7 +232,7 @@ impl RulesManager {
     ) -> Result<(), ConfigError> {
         let (manager, unparsed) = (Arc::clone(self), next.clone());
         let preparation = spawn_low_priority(move || {
-            let rules = ParsedRules::parse(&unparsed.native, unparsed.envoy.as_deref())?;
+            let rules = manager.parse(&unparsed)?;
             Ok::<PreparedRules, ConfigError>(manager.prepare(rules.with_internal_rules()?))
         });
         let prepared = match preparation.await.and_then(|prepared| prepared) {
@@ -249,7 +273,10 @@ impl RulesManager {
         number: u64,
         native: &NativeRules,
     ) -> Arc<ActiveRules> {
-        let PreparedRules { rules: ParsedRules { set, envoy }, attribute_plan, hash } = prepared;
+        let PreparedRules { rules, attribute_plan, hash } = prepared;
+        let ParsedRules { set, warnings, envoy } = rules;
+        self.log_warnings(number, &warnings);
+        let warnings = Arc::new(warnings);
         let loaded = self.service.clock().now();
         let version = match native.document() {
             Some(document) => RulesVersion {
@@ -259,9 +286,10 @@ impl RulesManager {
                 note: document.note.clone(),
                 at: document.at,
                 loaded,
+                warnings,
                 text: Some(Arc::clone(&document.text)),
             },
-            None => RulesVersion { number, hash, loaded, ..RulesVersion::default() },
+            None => RulesVersion { number, hash, loaded, warnings, ..RulesVersion::default() },
         };
         self.service.activate(CompiledRules { set, envoy, attribute_plan, version })
     }

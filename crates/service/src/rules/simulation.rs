@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use tidegate_core::HeaderStyle;
+use tidegate_core::{HeaderStyle, Timestamp};
 use tidegate_limiter::{Clock, Limiter, MemoryStore};
 use tidegate_random::SeededRng;
 use tidegate_redis::{Expected, RedisDocument};
+use tidegate_rules::WarningContext;
 use tidegate_testkit::{Flavour, Redis, Tool, lacking};
 
 use crate::identity::{Identity, IdentityConfig};
@@ -65,17 +66,26 @@ impl FleetNode {
             identity: Arc::new(identity),
             source: "redis".to_owned(),
             is_remote: true,
+            warnings: WarningContext::default(),
             node: "a:1".to_owned(),
             copy: Some(self.copy()),
             shared: Some(shared),
             reports: None,
         };
         let inputs = RuleInputs { native: NativeRules::Nothing, envoy: None };
-        let rules = ParsedRules::parse(&inputs.native, None).unwrap();
+        let rules =
+            ParsedRules::parse(&inputs.native, None, &WarningContext::default(), Timestamp::EPOCH);
+        let rules = rules.unwrap();
         let rules = rules.with_internal_rules().unwrap();
         let manager = Arc::new(RulesManager::new(deps, inputs, rules));
         let source = RuleSource::Redis(RulesRedis::OfStore);
-        let config = RulesConfig { source, envoy: None, copies: None, poll: None };
+        let config = RulesConfig {
+            source,
+            envoy: None,
+            copies: None,
+            poll: None,
+            warnings: WarningContext::default(),
+        };
         start_from_source(&manager, &config).await;
         self.manager = Some(manager);
     }

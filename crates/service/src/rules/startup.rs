@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tidegate_limiter::Clock;
 use tidegate_redis::{OpenError, RedisConfig, RedisDocument};
 
 use crate::config_error::ConfigError;
@@ -54,7 +55,9 @@ impl LoadedRules {
             (read, _) => read?,
         };
         let envoy = config.envoy.as_deref().map(envoy::read_folder).transpose()?;
-        let rules = ParsedRules::parse(&native, envoy.as_ref())?.with_internal_rules()?;
+        let now = Clock::system().now();
+        let rules = ParsedRules::parse(&native, envoy.as_ref(), &config.warnings, now)?;
+        let rules = rules.with_internal_rules()?;
         Ok(Self { config, inputs: RuleInputs { native, envoy: envoy.map(Arc::new) }, rules })
     }
 

@@ -6,6 +6,7 @@ use hyper::{Method, Request};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
 use tidegate_api::{DocumentError, InvalidRules, ProblemBody, VersionConflict};
+use tidegate_core::TerminalSafe;
 use tidegate_net::client::HttpClient;
 use tidegate_net::token::BearerToken;
 
@@ -174,6 +175,14 @@ fn error_of_status(
             _ => CommandError::negative(detail),
         },
         _ => CommandError::failed(format_args!("{detail} (status {status})")),
+    }
+}
+
+/// Formats a warning like `tidegate validate`: `rules.yaml:12: warning: rule "login": …`.
+pub(crate) fn warning_line(warning: &DocumentError<TerminalSafe>, name: &str) -> String {
+    match warning.line {
+        Some(line) => format!("{name}:{line}: warning: {}", warning.message),
+        None => format!("{name}: warning: {}", warning.message),
     }
 }
 

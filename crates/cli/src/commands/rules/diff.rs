@@ -6,7 +6,7 @@ use clap::Args;
 use tidegate_api::{FieldChange, RuleChange, RulesDifference};
 use tidegate_core::TerminalSafe;
 
-use super::admin_client::{AdminClient, AdminReply};
+use super::admin_client::{AdminClient, AdminReply, warning_line};
 use super::local_document::LocalDocument;
 use crate::commands::{CommandError, CommandOutput, ExitStatus};
 
@@ -46,6 +46,7 @@ impl DiffCommand {
         } else {
             lines(&difference).for_each(|line| output.data(line));
         }
+        difference.warnings.iter().for_each(|item| output.note(warning_line(item, &self.first)));
         Ok(if is_empty(&difference) { ExitStatus::Success } else { ExitStatus::Negative })
     }
 

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tidegate_api::PushedRules;
+use tidegate_core::TerminalSafe;
 
-use super::admin_client::{AdminClient, RulesPush};
+use super::admin_client::{AdminClient, RulesPush, warning_line};
 use super::diff;
 use super::local_document::LocalDocument;
 use super::status;
@@ -78,6 +79,7 @@ impl PushCommand {
         let difference = diff::compare(client, &name, &text)?;
         diff::lines(&difference).for_each(|line| output.note(line));
         if self.dry_run {
+            difference.warnings.iter().for_each(|item| output.note(warning_line(item, &name)));
             output.note(format_args!("version {replaces} stays active, nothing was pushed"));
             return Ok(ExitStatus::Success);
         }
@@ -105,8 +107,9 @@ pub(crate) fn send(
     output: &mut CommandOutput<'_>,
 ) -> Result<ExitStatus, CommandError> {
     let pushed = client.push(push)?;
-    let PushedRules { version, rules, .. }: PushedRules = pushed.json()?;
+    let PushedRules { version, rules, warnings, .. }: PushedRules<TerminalSafe> = pushed.json()?;
     output.data(&pushed.body);
+    warnings.iter().for_each(|warning| output.note(warning_line(warning, push.name)));
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
     output.note(format_args!("version {version} is active: {rules}"));
     Ok(ExitStatus::Success)

@@ -42,9 +42,16 @@ fn edited_rule_is_enforced_after_its_push() {
         let selected = browser.script("const text = document.querySelector('#document'); return text.value.slice(text.selectionStart, text.selectionEnd)", &[]);
         assert_eq!(selected, "    limit: 5 per 10 dys");
 
+        // A warning is shown with its line, and does not disable the push.
+        write_document(&browser, &RULES.replace("per: [api_key]", "per: [apikey]"));
+        browser.wait_until("the warning is shown", "document.querySelector('#warnings') !== null");
+        let warning = element_text(&browser, "#warnings");
+        assert!(warning.contains("line ") && warning.contains("wanted api_key"), "{warning}");
+        assert_eq!(browser.script("return document.querySelector('#push').disabled", &[]), false);
+
         // The changes are shown before the push.
         write_document(&browser, &RULES.replace("5 per 10 days", "9 per 10 days"));
-        browser.wait_until("the summary of the changes is shown", "document.querySelector('#summary') !== null");
+        browser.wait_until("the summary of the changes is shown", "document.querySelector('#summary')?.innerText.includes('9 per 10 days')");
         let summary = element_text(&browser, "#summary");
         assert!(summary.contains("per-key: limit 5 per 10 days (fixed_window) → 9 per 10 days"), "{summary}");
         let diff = element_text(&browser, ".diff");

@@ -78,14 +78,12 @@ impl RulesManager {
     ///
     /// # Errors
     /// The document is invalid; the error lists everything that is wrong with it.
-    pub async fn validate(&self, text: &str) -> Result<ParsedRules, ConfigError> {
+    pub async fn validate(self: &Arc<Self>, text: &str) -> Result<ParsedRules, ConfigError> {
         let document = RulesDocument::new("rules", text);
         let envoy = self.inputs.lock().await.envoy.clone();
         let next = RuleInputs { native: NativeRules::Document(document), envoy };
-        spawn_low_priority(move || {
-            ParsedRules::parse(&next.native, next.envoy.as_deref())?.with_internal_rules()
-        })
-        .await?
+        let manager = Arc::clone(self);
+        spawn_low_priority(move || manager.parse(&next)?.with_internal_rules()).await?
     }
 
     /// Returns the shared document that rules are pushed to.

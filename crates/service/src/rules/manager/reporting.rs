@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tidegate_api::NodeReport;
 use tidegate_limiter::StoreError;
+use tidegate_rules::{RuleError, RuleWarnings, SourceRange};
 use tokio::time::timeout;
 
 use super::RulesManager;
@@ -17,6 +18,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(20);
 const REPORT_TTL: Duration = Duration::from_secs(65);
 /// Longest problem text in a report.
 const MAX_PROBLEM_CHARS: usize = 500;
+/// Most warnings of one set of rules that are logged.
+const MAX_LOGGED_WARNINGS: usize = 20;
 
 impl RulesManager {
     /// Records that the document of the source is the active one.
@@ -29,6 +32,31 @@ impl RulesManager {
         if *status != next {
             *status = next;
             self.changed.notify_one();
+        }
+    }
+
+    /// Logs the warnings of rules that become active.
+    pub(crate) fn log_warnings(&self, version: u64, warnings: &RuleWarnings) {
+        for warning in warnings.iter().take(MAX_LOGGED_WARNINGS) {
+            let RuleError { at, rule, message, .. } = warning.as_error();
+            let line = at.map(SourceRange::line);
+            tracing::warn!(
+                source = self.source,
+                version,
+                line,
+                rule,
+                message,
+                "part of a rule has no effect"
+            );
+        }
+        let others = warnings.count().saturating_sub(MAX_LOGGED_WARNINGS);
+        if others > 0 {
+            tracing::warn!(
+                source = self.source,
+                version,
+                others,
+                "rules have more warnings, tidegate validate prints them"
+            );
         }
     }
 
