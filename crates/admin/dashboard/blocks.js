@@ -10,24 +10,25 @@ const PAGE_ENTRIES = 200;
 
 export function blocks(main) {
   let after = [];
-  const list = table("Blocked", [
+  const list = table("Entries", [
     { head: "client", cell: (row) => h("span", { title: row.id }, clientName(row.ip, row.id)), once: true },
+    { head: "effect", cell: (row) => row.action === "allow" ? "allowed" : "blocked" },
     { head: "time left", number: true, cell: (row) => duration(row.secondsLeft) },
     { head: "by", cell: (row) => row.rule ? `${row.by} of ${row.rule}` : row.by },
     { head: "reason", cell: (row) => row.reason ?? "" },
     { head: "since", cell: (row) => dateTime(row.added) },
-    { head: actionsHeading(), once: true, cell: (row) => h("button", { type: "button", "aria-label": `Unblock ${row.ip ?? row.id}`, onclick: () => unblock(row.id) }, "Unblock") },
+    { head: actionsHeading(), once: true, cell: (row) => h("button", { type: "button", "aria-label": `${removal(row)} ${row.ip ?? row.id}`, onclick: () => remove(row.id) }, removal(row)) },
   ], (row) => row.id, "none");
   const full = h("p", { class: "warning", hidden: true });
   const next = h("button", { type: "button", hidden: true }, "Next page");
   const first = h("button", { type: "button", hidden: true, onclick: () => { after = []; load(); } }, "First page");
   main.append(h("h1", {}, "Block list"),
-    h("section", {}, h("h2", {}, "Block"), blockForm(null, load)), full, list.element, h("div", { class: "row" }, first, next));
+    h("section", {}, h("h2", {}, "Block or allow"), blockForm(null, load)), full, list.element, h("div", { class: "row" }, first, next));
 
-  async function unblock(id) {
+  async function remove(id) {
     try {
       await send("DELETE", "/v1/block", { id });
-      notify(`${id} is unblocked.`, "good");
+      notify(`${id} is removed from the list.`, "good");
     } catch (error) {
       notify(error.message, "bad");
     }
@@ -47,27 +48,33 @@ export function blocks(main) {
   return poll(POLL_MILLIS, load);
 }
 
-/// Returns a form that blocks a client for some time. Without `subject` the form has fields for the client.
+/// Returns the name of the action that removes an entry.
+function removal(row) {
+  return row.action === "allow" ? "Remove" : "Unblock";
+}
+
+/// Returns a form that blocks or allows a client for some time. Without `subject` the form has fields for the client.
 function blockForm(subject, done) {
   const attribute = h("input", { value: "ip", id: "attribute", required: true });
   const value = h("input", { id: "value", required: true, placeholder: "192.0.2.7 or 10.0.0.0/8" });
+  const action = h("select", { id: "action" }, h("option", { value: "block" }, "Block"), h("option", { value: "allow" }, "Allow"));
   const length = h("input", { id: "length", value: "10m", required: true, size: 8 });
   const reason = h("input", { id: "reason", maxlength: 200 });
   const failure = h("p", { class: "bad", role: "alert" });
   return h("form", { class: "row", onsubmit: submit },
     subject ? null : field("Attribute", attribute), subject ? null : field("Value", value),
-    field("For", length), field("Reason", reason), h("button", { class: "main" }, "Block"), failure);
+    field("Effect", action), field("For", length), field("Reason", reason), h("button", { class: "main" }, "Add"), failure);
 
   async function submit(event) {
     event.preventDefault();
     const blocked = subject ?? { attribute: attribute.value.trim(), value: value.value };
-    const body = { ...blocked, for: length.value };
+    const body = { ...blocked, action: action.value, for: length.value };
     if (reason.value.trim()) body.reason = reason.value.trim();
     try {
       const entry = await send("POST", "/v1/block", body);
       failure.textContent = "";
       value.value = "";
-      notify(`${entry.ip ?? entry.id} is blocked until ${dateTime(entry.until)}.`, "good");
+      notify(`${entry.ip ?? entry.id} is ${entry.action === "allow" ? "allowed" : "blocked"} until ${dateTime(entry.until)}.`, "good");
       done?.();
     } catch (error) {
       failure.textContent = error.message;

@@ -11,7 +11,7 @@ use tidegate_core::quota::window_of;
 use tidegate_core::{CallError, Span, Timestamp, quote};
 use tidegate_limiter::Limiter;
 use tidegate_limiter::block::{
-    BlockError, BlockList, BlockOrigin, Entry, Reason, Subject, SubjectError,
+    BlockAction, BlockError, BlockList, BlockOrigin, Entry, Reason, Subject, SubjectError,
 };
 use tidegate_net::http::json::{Json, fields, text};
 use tidegate_net::http::response::{self, Body, JSON};
@@ -63,16 +63,16 @@ pub(crate) async fn handle(
 }
 
 /// Adds the entry of a body: `{"ip": …, "for": …, "reason": …}`, `{"attribute": …, "value": …, "for": …}` or
-/// `{"id": …, "for": …}`.
+/// `{"id": …, "for": …}`. It blocks, or with `"action": "allow"` it allows.
 fn add(
     blocks: &BlockList,
     now: Timestamp,
     json: Json<'_>,
     from: SocketAddr,
 ) -> Result<Arc<Entry>, BlockChangeError> {
-    const WANTED: &str = "ip, attribute, value, id, for or reason";
-    let [ip, attribute, value, id, span, reason] =
-        fields(json, ["ip", "attribute", "value", "id", "for", "reason"], WANTED)?;
+    const WANTED: &str = "ip, attribute, value, id, action, for or reason";
+    let [ip, attribute, value, id, action, span, reason] =
+        fields(json, ["ip", "attribute", "value", "id", "action", "for", "reason"], WANTED)?;
     let subject = match id {
         Some(id) if ip.is_none() && attribute.is_none() && value.is_none() => {
             let id = text("id", id)?;
@@ -82,6 +82,7 @@ fn add(
         Some(_) => return Err(both_id_and_more()),
         None => subject_of_fields(blocks, ip, attribute, value)?,
     };
+    let action = parse_action(action)?;
     let span = parse_duration(span)?;
     let reason = reason.map(|json| text("reason", json)).transpose()?.unwrap_or_default();
     let reason = Reason::new(&reason).map_err(|error| {
@@ -89,15 +90,17 @@ fn add(
         CallError::invalid("reason", error.to_string(), wanted)
     })?;
     let origin = BlockOrigin::Operator;
-    let entry = Entry { subject: subject.clone(), until: now + span, reason, origin, added: now };
+    let (subject_of_entry, until) = (subject.clone(), now + span);
+    let entry = Entry { subject: subject_of_entry, action, until, reason, origin, added: now };
     blocks.add(entry.clone(), now).map_err(|error| match error {
         BlockError::EveryAddress => {
-            let wanted = "a network with a prefix of at least 1 bit, because /0 blocks all clients";
+            let wanted =
+                "a network with a prefix of at least 1 bit, because /0 contains all clients";
             BlockChangeError::Invalid(CallError::invalid("ip", quote(&subject.to_string()), wanted))
         }
         error => BlockChangeError::ListFull(error),
     })?;
-    tracing::info!(%from, %subject, %span, "block added by operator");
+    tracing::info!(%from, %subject, %span, action = action.name(), "block list entry added by operator");
     Ok(Arc::new(entry))
 }
 
@@ -126,7 +129,7 @@ fn remove(
     let Some(entry) = blocks.remove(&subject, now) else {
         return Err(BlockChangeError::not_found(blocks, now, &subject));
     };
-    tracing::info!(%from, %subject, "client unblocked by operator");
+    tracing::info!(%from, %subject, action = entry.action.name(), "block list entry removed by operator");
     Ok(entry)
 }
 
@@ -178,6 +181,15 @@ fn subject_of_fields(
             CallError::invalid("attribute", quote(&attribute), wanted)
         }
     })
+}
+
+fn parse_action(json: Option<Json<'_>>) -> Result<BlockAction, CallError> {
+    let Some(json) = json else { return Ok(BlockAction::Block) };
+    let text = text("action", json)?;
+    [BlockAction::Block, BlockAction::Allow]
+        .into_iter()
+        .find(|action| action.name() == text)
+        .ok_or_else(|| CallError::invalid("action", quote(&text), "block or allow"))
 }
 
 fn parse_duration(json: Option<Json<'_>>) -> Result<Span, CallError> {

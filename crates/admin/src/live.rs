@@ -28,6 +28,7 @@ pub(crate) fn handle(
         total: *total,
         per_second: rates.get(rule).copied().unwrap_or_default(),
     });
+    let usage = limiter.blocks().usage();
     let report = LiveReport {
         node: admin.manager.node(),
         release: env!("CARGO_PKG_VERSION"),
@@ -40,7 +41,7 @@ pub(crate) fn handle(
             AnyStore::Memory(_) => "memory",
             AnyStore::Redis(_) => "redis",
         },
-        blocked: limiter.blocks().usage().entries as u64,
+        blocked: usage.entries.saturating_sub(usage.allowed) as u64,
         seconds: live.seconds(since),
         rules: rules.collect(),
     };

@@ -57,15 +57,19 @@ impl<'a> RuleClient<'a> {
         }
         let now = limiter.clock().now();
         let client = top::ClientIdentity::new(self.rule, &self.request, limiter.blocks());
-        let block = limiter.blocks().find(&self.request, now).and_then(|entry| entry.block(now));
+        let entry = limiter.blocks().find(&self.request, now);
+        let is_allow_listed = entry.as_ref().is_some_and(|entry| entry.allows(now));
+        let block = entry.and_then(|entry| entry.block(now));
         let outcome = peek.rule_outcomes().first().map(|rule| rule.outcome);
         let wait = outcome.and_then(|outcome| outcome.retry_after());
         let wait = block.as_ref().map(|block| block.retry_after).max(wait);
+        let wait = wait.filter(|_| !is_allow_listed);
         let status = ClientStatus {
             rule: Cow::from(self.rule.name()),
             id: client.as_ref().map(|client| client.id().into()),
             client: client.as_ref().and_then(|client| client.name.as_ref()).map(client_name),
-            allowed: block.is_none() && outcome.is_none_or(|outcome| outcome.is_allowed()),
+            allowed: is_allow_listed
+                || (block.is_none() && outcome.is_none_or(|outcome| outcome.is_allowed())),
             limit: outcome.map(|outcome| outcome.limit),
             remaining: outcome.map(|outcome| outcome.remaining),
             reset_time: outcome.map(|outcome| (now + outcome.reset_after).as_secs_ceil()),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
-/// An entry of the block list. Only an address is shown in the clear.
+/// An entry of the block list, which blocks or allows a client. Only an address is shown in the clear.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema), schemars(rename = "Block", deny_unknown_fields))]
 #[serde(rename_all = "camelCase")]
@@ -19,10 +19,14 @@ pub struct BlockEntry<T: Text = String> {
     /// The attributes that identify the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Vec<T>>,
-    /// The end of the block in Unix seconds, rounded up.
+    /// The effect: requests are denied, or no rule applies to them.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["block", "allow"])))]
+    pub action: T,
+    /// The end of the entry in Unix seconds, rounded up.
     #[serde(default)]
     pub until: u64,
-    /// Seconds until the end of the block.
+    /// Seconds until the end of the entry.
     pub seconds_left: u64,
     /// The origin of the entry.
     #[serde(default)]
@@ -34,7 +38,7 @@ pub struct BlockEntry<T: Text = String> {
     /// The reason that an operator gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<T>,
-    /// The start of the block in Unix seconds.
+    /// The start of the entry in Unix seconds.
     #[serde(default)]
     pub added: u64,
 }
@@ -60,7 +64,7 @@ pub struct BlockPage<T: Text = String> {
     pub evicted: u64,
 }
 
-/// A network, an address or a client to block.
+/// A network, an address or a client to block or to allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(
     feature = "schema",
@@ -71,7 +75,11 @@ pub struct BlockRequest<T: Text = String> {
     /// The client.
     #[serde(flatten)]
     pub target: BlockTarget<T>,
-    /// Length of the block.
+    /// The effect; `block` if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["block", "allow"])))]
+    pub action: Option<T>,
+    /// Length of the block or the permission.
     #[cfg_attr(feature = "schema", schemars(extend("examples" = ["10m", "1 hour"])))]
     pub r#for: T,
     /// The reason, shown in the list.

@@ -64,6 +64,10 @@ pub struct DecisionBody<T: Text = String> {
     #[serde(default, skip_serializing_if = "is_false")]
     #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
     pub blocked: bool,
+    /// True if an operator allowed the client, so that no limit applies.
+    #[serde(default, skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
+    pub allow_listed: bool,
     /// The most that can be spent at once; absent if no limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,

@@ -20,6 +20,7 @@ pub struct Decision {
     rule_outcomes: RuleOutcomes,
     undecided: Vec<UndecidedRule>,
     block: Option<Block>,
+    is_allow_listed: bool,
 }
 
 /// The reason why a client was denied before any rule was charged.
@@ -79,7 +80,8 @@ impl Decision {
             true => DecisionStatus::Deny,
             false => DecisionStatus::Allow,
         };
-        Self { status, rule_outcomes, undecided: Vec::new(), block: None }
+        let undecided = Vec::new();
+        Self { status, rule_outcomes, undecided, block: None, is_allow_listed: false }
     }
 
     /// Adds rules without an outcome. They allow, or deny if `unavailable`. A rule with an outcome that
@@ -97,7 +99,14 @@ impl Decision {
     #[must_use]
     pub fn blocked(block: Block) -> Self {
         let (rule_outcomes, undecided) = (RuleOutcomes::new(), Vec::new());
-        Self { status: DecisionStatus::Deny, rule_outcomes, undecided, block: Some(block) }
+        let status = DecisionStatus::Deny;
+        Self { status, rule_outcomes, undecided, block: Some(block), is_allow_listed: false }
+    }
+
+    /// Returns the permission of a client to which no rule applies, because an operator allowed it.
+    #[must_use]
+    pub fn allow_listed() -> Self {
+        Self { is_allow_listed: true, ..Self::of(RuleOutcomes::new()) }
     }
 
     /// Returns whether the request may pass, and why not.
@@ -116,6 +125,12 @@ impl Decision {
     #[must_use]
     pub fn block(&self) -> Option<&Block> {
         self.block.as_ref()
+    }
+
+    /// Returns whether the request was allowed before any rule was charged, because an operator allowed its client.
+    #[must_use]
+    pub fn is_allow_listed(&self) -> bool {
+        self.is_allow_listed
     }
 
     /// Returns the time that a denied client has to wait; `None` if it was not denied, or if no wait helps.

@@ -1,6 +1,6 @@
-//! The block list: clients and networks that are denied before any rule is matched.
+//! The block list: clients and networks that are denied or allowed before any rule is matched.
 //!
-//! Operators and rules with a penalty add entries. A lookup does not call the store. While the list is empty, it
+//! Operators and rules with a penalty add entries that block. Operators add entries that allow too. A lookup does not call the store. While the list is empty, it
 //! costs one atomic load.
 
 mod change;
@@ -24,19 +24,22 @@ use tokio::sync::Notify;
 pub use change::{Change, ChangeKind, ChangeStamp};
 pub use change_feed::ChangeFeed;
 pub(crate) use denial_counter::DenialCounter;
-pub use entry::{BlockOrigin, Entry, Reason, ReasonError};
+pub use entry::{BlockAction, BlockOrigin, Entry, Reason, ReasonError};
 pub use subject::{Subject, SubjectError};
 
 use index::BlockIndex;
 use table::{BlockTable, SubjectKey, SubjectKind};
 
-/// Clients and networks that are denied regardless of the rules, each until an instant.
+/// Clients and networks that are denied or allowed regardless of the rules, each until an instant.
+///
+/// If several entries match a request, an operator's block applies before an entry that allows, and that before the
+/// penalty of a rule. A subject has one entry: an operator's change replaces the one before.
 ///
 /// The list is bounded. If it is full of entries that have not expired, a new penalty is refused, so that no block
 /// is evicted for a penalty. An operator's entry evicts the penalty that ends soonest. Both cases are counted.
 ///
 /// ```
-/// use tidegate::block::{BlockList, BlockOrigin, Entry, Reason};
+/// use tidegate::block::{BlockAction, BlockList, BlockOrigin, Entry, Reason};
 /// use tidegate::{Request, Span, Timestamp};
 ///
 /// let now = Timestamp::from_secs(1_780_000_000);
@@ -44,6 +47,7 @@ use table::{BlockTable, SubjectKey, SubjectKind};
 /// list.add(
 ///     Entry {
 ///         subject: list.client("user", "mallory")?,
+///         action: BlockAction::Block,
 ///         until: now + Span::HOUR,
 ///         reason: Reason::new("scraping")?,
 ///         origin: BlockOrigin::Operator,
@@ -74,6 +78,8 @@ pub struct BlockList {
 pub struct BlockUse {
     /// Entries, including expired ones that were not removed yet.
     pub entries: usize,
+    /// Those of them that allow.
+    pub allowed: usize,
     /// Entries that were refused because the list was full.
     pub refused: u64,
     /// Penalties that were evicted for an operator's entry.
@@ -128,14 +134,16 @@ impl BlockList {
         self.table.is_empty()
     }
 
-    /// Returns the entry that blocks a request at `now`. If there are several, returns the one that ends last.
+    /// Returns the entry that decides a request at `now`: a block by an operator, else an entry that allows, else a
+    /// penalty. Of several blocks, returns the one that ends last.
     #[inline]
     #[must_use]
     pub fn find(&self, request: &Request<'_>, now: Timestamp) -> Option<Arc<Entry>> {
         if self.is_empty() { None } else { self.table.find(request, now) }
     }
 
-    /// Adds an entry, or replaces the entry of the same subject. A penalty never shortens a block.
+    /// Adds an entry, or replaces the entry of the same subject. A penalty never shortens a block, and never replaces an
+    /// entry that allows.
     ///
     /// # Errors
     /// The entry has already expired, covers every address, or does not fit into the list.
@@ -151,7 +159,12 @@ impl BlockList {
         let mut index = self.index();
         index.expire(&self.table, &self.keyer, now);
         match self.table.get(key) {
-            Some(old) if entry.is_penalty() && old.until >= entry.until => return Ok(()),
+            Some(old)
+                if entry.is_penalty()
+                    && (old.until >= entry.until || old.action == BlockAction::Allow) =>
+            {
+                return Ok(());
+            }
             Some(_) => {}
             None => self.make_room(&mut index, &entry)?,
         }
@@ -184,14 +197,19 @@ impl BlockList {
     }
 
     /// Returns the blocked networks, merged and sorted, for the deny set of a load balancer. Clients that are
-    /// identified by another attribute than `ip` are left out.
+    /// identified by another attribute than `ip` are left out, and penalties of networks that an entry allows.
     #[must_use]
     pub fn export(&self, now: Timestamp) -> Vec<IpNet> {
         let entries = self.entries(now);
-        let networks = entries.iter().filter_map(|entry| match &entry.subject {
-            Subject::Network(network) => Some(*network),
-            Subject::Client { .. } => None,
-        });
+        let of_action = |action| {
+            entries.iter().filter_map(move |entry| match &entry.subject {
+                Subject::Network(network) if entry.action == action => Some((*network, entry)),
+                Subject::Network(_) | Subject::Client { .. } => None,
+            })
+        };
+        let networks = of_action(BlockAction::Block)
+            .filter(|(network, entry)| !entry.is_penalty() || !self.table.allows(*network, now))
+            .map(|(network, _)| network);
         let mut merged = IpNet::aggregate(&networks.collect());
         merged.sort_unstable();
         merged
@@ -207,6 +225,7 @@ impl BlockList {
     pub fn usage(&self) -> BlockUse {
         BlockUse {
             entries: self.table.len(),
+            allowed: self.table.allowed(),
             refused: self.refused.load(Ordering::Relaxed),
             evicted: self.evicted.load(Ordering::Relaxed),
         }
@@ -254,10 +273,10 @@ fn covers_every_address(subject: &Subject) -> bool {
 #[non_exhaustive]
 pub enum BlockError {
     /// The entry has already expired.
-    #[error("the block would have expired already")]
+    #[error("the entry would have expired already")]
     Expired,
     /// The network contains every address.
-    #[error("a network must have a prefix of at least 1 bit, or every address is blocked")]
+    #[error("a network must have a prefix of at least 1 bit, or it contains every address")]
     EveryAddress,
     /// The list is full.
     #[error("the block list is full, it has {max_entries} entries that have not expired")]

@@ -220,7 +220,7 @@ impl<S: Store> Limiter<S> {
         check: CheckRequest<'_, '_>,
         receipt: Option<&mut Receipt>,
     ) -> Decision {
-        if let Some(decision) = self.blocked(check.request) {
+        if let Some(decision) = self.listed(check.request) {
             return decision;
         }
         let mut charges = self.inner.planner.plan(&check);
@@ -258,8 +258,8 @@ impl<S: Store> Limiter<S> {
         if let [check] = checks {
             return vec![self.check(*check).await];
         }
-        let blocked = checks.iter().map(|check| self.blocked(check.request)).collect();
-        let decisions = self.charge_batch(checks, blocked).await;
+        let listed = checks.iter().map(|check| self.listed(check.request)).collect();
+        let decisions = self.charge_batch(checks, listed).await;
         for (check, decision) in checks.iter().zip(&decisions) {
             self.record_denials(check, decision);
         }
@@ -358,7 +358,7 @@ impl<S: Store> Limiter<S> {
         max_wait: Span,
     ) -> (Decision, Admission<S>) {
         let check = request.into();
-        if let Some(decision) = self.blocked(check.request) {
+        if let Some(decision) = self.listed(check.request) {
             return (decision, Admission::default());
         }
         let charges = self.inner.planner.plan(&check);

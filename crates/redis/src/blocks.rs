@@ -18,7 +18,7 @@ use super::script::ScriptCall;
 use super::store::RedisStore;
 use super::store_inner::StoreInner;
 use tidegate_limiter::block::{
-    BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
+    BlockAction, BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
 };
 use tidegate_limiter::clock::Clock;
 use tidegate_limiter::store::StoreError;
@@ -266,6 +266,8 @@ fn encode_change(change: &Change) -> [Vec<u8>; 5] {
         ChangeKind::Add(entry) => Arc::clone(entry),
         ChangeKind::Remove(subject) => Arc::new(Entry {
             subject: subject.clone(),
+            // Earlier releases read the removal of either kind of entry.
+            action: BlockAction::Block,
             until: Timestamp::EPOCH,
             reason: Reason::default(),
             origin: BlockOrigin::Operator,

@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use tidegate_core::{
     CallError, CallStatus, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
 };
+use tidegate_limiter::block::BlockAction;
 use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
 use tidegate_rules::RuleSet;
 
@@ -428,14 +429,20 @@ impl CallStats {
         timing: CallTiming,
         decisions: impl IntoIterator<Item = (&'d Request<'q>, &'d Decision)>,
     ) {
-        let (mut status, mut blocked) = (CallStatus::Allowed, false);
+        let (mut status, mut blocked, mut allow_listed) = (CallStatus::Allowed, false, true);
         for (request, decision) in decisions {
             status = status.stricter(CallStatus::of(decision.status()));
             blocked |= decision.block().is_some();
+            allow_listed &= decision.is_allow_listed();
             self.record_decision(rules, request, decision, timing.at);
         }
         let took = timing.at.since(timing.began);
-        self.counters.record_call(timing.protocol, status, blocked, took);
+        let listed = match (blocked, allow_listed) {
+            (true, _) => Some(BlockAction::Block),
+            (false, true) => Some(BlockAction::Allow),
+            (false, false) => None,
+        };
+        self.counters.record_call(timing.protocol, status, listed, took);
     }
 
     #[inline]

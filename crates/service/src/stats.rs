@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate_core::{CallError, CallStatus, Decision, InvalidReason, Span};
+use tidegate_limiter::block::BlockAction;
 use tidegate_net::listener::ConnectionCounts;
 use tidegate_rules::RuleSet;
 
@@ -29,7 +30,9 @@ use crate::call::Protocol;
 
 /// Index of the counter of blocked checks. The counters before it belong to each [`CallStatus`].
 pub(crate) const BLOCKED_COUNTER: usize = CallStatus::ALL.len();
-const _: () = assert!(BLOCKED_COUNTER < COUNTERS_PER_LINE);
+/// Index of the counter of checks by clients that an operator allowed.
+pub(crate) const ALLOW_LISTED_COUNTER: usize = BLOCKED_COUNTER + 1;
+const _: () = assert!(ALLOW_LISTED_COUNTER < COUNTERS_PER_LINE);
 const _: () = assert!(InvalidReason::ALL.len() <= COUNTERS_PER_LINE);
 
 /// Counters of calls by listener, counters of rules, and the sources of further samples.
@@ -112,10 +115,14 @@ impl ServerCounters {
         &self,
         protocol: Protocol,
         status: CallStatus,
-        blocked: bool,
+        listed: Option<BlockAction>,
         took: Span,
     ) {
-        let counter = if blocked { BLOCKED_COUNTER } else { status as usize };
+        let counter = match listed {
+            None => status as usize,
+            Some(BlockAction::Block) => BLOCKED_COUNTER,
+            Some(BlockAction::Allow) => ALLOW_LISTED_COUNTER,
+        };
         self.checks.add(protocol as usize, counter, 1);
         self.durations.add(protocol as usize, took, 1);
     }

@@ -93,6 +93,7 @@ pub(crate) fn block_entry(entry: &Entry, now: Timestamp) -> BlockEntry<Cow<'_, s
         id: entry.subject.to_string().into(),
         ip,
         attributes,
+        action: entry.action.name().into(),
         until: entry.until.as_secs_ceil(),
         seconds_left: entry.until.since(now).as_secs_ceil(),
         by: by.into(),

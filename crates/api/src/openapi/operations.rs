@@ -256,10 +256,10 @@ fn probes() -> Vec<ApiOperation> {
 fn blocks() -> Vec<ApiOperation> {
     vec![
         admin("get", "/v1/block", "blocked")
-            .summary("Lists blocked clients and networks, with end, origin and reason")
+            .summary("Lists blocked and allowed clients and networks, with end, origin and reason")
             .query_parameter(
                 "format",
-                "plain: only the networks, one per line",
+                "plain: only the blocked networks, one per line",
                 json!({"type": "string", "enum": ["json", "plain"], "default": "json"}),
             )
             .query_parameter("limit", "The most entries to return", json!({"type": "integer", "minimum": 1}))
@@ -267,7 +267,7 @@ fn blocks() -> Vec<ApiOperation> {
             .reply::<BlockPage>(200, "The list")
             .reply_example(json!({
                 "entries": [{
-                    "id": "192.0.2.0/24", "ip": "192.0.2.0/24", "until": 1_699_123_500, "secondsLeft": 598,
+                    "id": "192.0.2.0/24", "ip": "192.0.2.0/24", "action": "block", "until": 1_699_123_500, "secondsLeft": 598,
                     "by": "operator", "reason": "scans", "added": 1_699_122_900,
                 }],
                 "refused": 0, "evicted": 0,
@@ -275,15 +275,16 @@ fn blocks() -> Vec<ApiOperation> {
             .or_body(TEXT, BodySchema::Text)
             .problem(400, "The query is invalid"),
         admin("post", "/v1/block", "block")
-            .summary("Blocks a network, an address or a client")
+            .summary("Blocks or allows a network, an address or a client")
             .request_body::<BlockRequest>()
             .request_example("network", json!({"ip": "192.0.2.0/24", "for": "10m", "reason": "scans"}))
             .request_example("client", json!({"attribute": "user", "value": "mallory", "for": "1 hour"}))
+            .request_example("allowed", json!({"ip": "198.51.100.7", "action": "allow", "for": "30 days"}))
             .reply::<BlockEntry>(200, "The entry")
             .problem(400, INVALID_CALL)
             .problem(503, "The list is full"),
         admin("delete", "/v1/block", "unblock")
-            .summary("Unblocks a network, an address or a client")
+            .summary("Removes the entry of a network, an address or a client")
             .request_body::<BlockTarget>()
             .request_example("network", json!({"ip": "192.0.2.0/24"}))
             .reply::<BlockEntry>(200, "The entry that was removed")

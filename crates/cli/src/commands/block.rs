@@ -9,9 +9,9 @@ use tidegate_net::client::{ClientResponse, HttpClient};
 use crate::commands::{CommandError, CommandOutput, ExitStatus, block_on};
 use crate::config;
 
-/// Blocks and unblocks clients and networks on a running server.
+/// Blocks, allows and unblocks clients and networks on a running server.
 ///
-/// A blocked client is denied before any rule is evaluated. The command uses the admin listener. Exit status: 0 done,
+/// A blocked client is denied before any rule is evaluated. With --allow, no rule counts or denies the client. The command uses the admin listener. Exit status: 0 done,
 /// 1 invalid or not on the list, 2 no reply.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,17 +29,22 @@ Examples:
   tidegate block add 192.0.2.7 --for 10m --reason 'password guessing'
   tidegate block add 2001:db8::/32 --for 1d
   tidegate block add user=mallory
+  tidegate block add 198.51.100.7 --allow --for 30d --reason 'load test'
   tidegate block remove 192.0.2.7
   tidegate block list
   tidegate block list --plain > deny.txt      networks for a load balancer";
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Blocks a client or a network, or changes the time of its block
+    /// Blocks or allows a client or a network, or changes the time of its entry
     Add {
         /// An address, a network, or an attribute with its value, like user=mallory
         #[arg(value_name = "CLIENT")]
         client: BlockedClient,
+
+        /// Allows the client instead: no rule counts or denies it
+        #[arg(long)]
+        allow: bool,
 
         /// Length of the block: 90s, 10m, 1 hour, 7 days
         #[arg(long = "for", value_name = "TIME", default_value = "1h")]
@@ -49,19 +54,19 @@ enum Action {
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Unblocks a client or a network
+    /// Removes the entry of a client or a network, whether it blocks or allows
     Remove {
         /// The client as it was added, or its id from the list
         #[arg(value_name = "CLIENT")]
         client: BlockedClient,
     },
-    /// Lists blocked clients with the remaining time and the reason
+    /// Lists blocked and allowed clients with the remaining time and the reason
     List {
         /// Prints the reply of the server, in JSON
         #[arg(long)]
         json: bool,
 
-        /// Prints only networks, merged and one per line, for the deny list of a load balancer
+        /// Prints only blocked networks, merged and one per line, for the deny list of a load balancer
         #[arg(long, conflicts_with = "json")]
         plain: bool,
     },
@@ -92,18 +97,20 @@ impl std::str::FromStr for BlockedClient {
 impl BlockCommand {
     pub(crate) fn run(self, output: &mut CommandOutput<'_>) -> Result<ExitStatus, CommandError> {
         match self.action {
-            Action::Add { client: BlockedClient(target), span, reason } => {
-                let body = json(&BlockRequest { target, r#for: span, reason })?;
+            Action::Add { client: BlockedClient(target), allow, span, reason } => {
+                let action = allow.then(|| "allow".to_owned());
+                let body = json(&BlockRequest { target, action, r#for: span, reason })?;
                 let reply = send(&self.server, Method::POST, "/v1/block", body)?;
                 let entry: BlockEntry = read(&reply)?;
                 output.data(reply.body);
-                output.note(format_args!("{} is blocked for {} s", entry.id, entry.seconds_left));
+                let (id, effect) = (&entry.id, effect(&entry));
+                output.note(format_args!("{id} is {effect} for {} s", entry.seconds_left));
             }
             Action::Remove { client: BlockedClient(target) } => {
                 let reply = send(&self.server, Method::DELETE, "/v1/block", json(&target)?)?;
                 let entry: BlockEntry = read(&reply)?;
                 output.data(reply.body);
-                output.note(format_args!("{} is no longer blocked", entry.id));
+                output.note(format_args!("{} is no longer {}", entry.id, effect(&entry)));
             }
             Action::List { plain: true, .. } => {
                 let path = "/v1/block?format=plain";
@@ -119,7 +126,7 @@ impl BlockCommand {
                     list.entries.iter().for_each(|entry| output.data(line(entry)));
                 }
                 output.note(match list.entries.len() {
-                    0 => "no client is blocked".to_owned(),
+                    0 => "no client is blocked or allowed".to_owned(),
                     1 => "1 entry".to_owned(),
                     count => format!("{count} entries"),
                 });
@@ -129,13 +136,19 @@ impl BlockCommand {
     }
 }
 
-/// Returns a line of the list: `192.0.2.0/24, 598 s left, by an operator: scans`.
+/// Returns the effect of an entry. Servers of earlier releases have only entries that block.
+fn effect(entry: &BlockEntry) -> &'static str {
+    if entry.action == "allow" { "allowed" } else { "blocked" }
+}
+
+/// Returns a line of the list: `192.0.2.0/24, blocked, 598 s left, by an operator: scans`.
 fn line(entry: &BlockEntry) -> String {
     let by = match &entry.rule {
         Some(rule) => format!("by rule {rule:?}"),
         None => "by an operator".to_owned(),
     };
-    let mut line = format!("{}, {} s left, {by}", entry.id, entry.seconds_left);
+    let (id, effect) = (&entry.id, effect(entry));
+    let mut line = format!("{id}, {effect}, {} s left, {by}", entry.seconds_left);
     if let Some(reason) = &entry.reason {
         line.push_str(": ");
         line.push_str(reason);
@@ -165,7 +178,8 @@ fn send(
         400 => CommandError::negative(detail),
         404 if detail.starts_with("path:") => CommandError::failed(detail)
             .hint("use the URL of the admin listener; its default port is 9090"),
-        404 => CommandError::negative(detail).hint("tidegate block list shows the blocked clients"),
+        404 => CommandError::negative(detail)
+            .hint("tidegate block list shows the blocked and allowed clients"),
         401 => CommandError::failed(detail).hint("set TIDEGATE_TOKEN to the admin token"),
         _ => CommandError::failed(format_args!("{detail} (status {status})")),
     })

@@ -79,6 +79,9 @@ fn summary(allowed: bool, decision: &DecisionBody) -> String {
         decision
     else {
         return match (allowed, decision.blocked, decision.retry_after.flatten()) {
+            (true, ..) if decision.allow_listed => {
+                "allowed, the client is on the allow list".to_owned()
+            }
             (true, ..) => "allowed, no limit applies".to_owned(),
             (false, true, Some(wait)) => {
                 format!("denied, the client is blocked, try again in {wait} s")

@@ -290,6 +290,9 @@ impl ExplainCommand {
                 let wait = decision.retry_after.flatten().unwrap_or_default();
                 (format!("nothing, the client is blocked for {wait} s"), Some(0))
             }
+            (200, ..) if decision.allow_listed => {
+                ("any, the client is on the allow list".to_owned(), None)
+            }
             (200, ..) => ("unknown, the rule does not apply on the server".to_owned(), None),
             (404, ..) => ("unknown, the server has no rule of this name".to_owned(), None),
             (status, ..) => {

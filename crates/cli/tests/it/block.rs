@@ -107,6 +107,47 @@ fn operator_blocks_networks_and_clients() {
 }
 
 #[test]
+fn allowed_client_is_never_limited_and_metrics_count_its_checks() {
+    let server = Server::with_rules(RULES);
+    let body =
+        r#"{"attribute":"api_key","value":"k1","action":"allow","for":"1h","reason":"load test"}"#;
+    let entry = server.request_admin("POST", "/v1/block", body).json();
+    assert_eq!((&entry["action"], &entry["by"]), (&json!("allow"), &json!("operator")));
+    let check = r#"{"rule":"per-key","client":"k1"}"#;
+    for _ in 0..50 {
+        let reply = server.check(check);
+        assert_eq!((reply.status, &*reply.body), (200, r#"{"allowed":true,"allowListed":true}"#));
+    }
+    let listed = block_entries(&server);
+    assert_eq!((listed.len(), &listed[0]["action"]), (1, &json!("allow")));
+    let metrics = server.request_admin("GET", "/metrics", "").body;
+    for sample in [
+        "tidegate_checks_total{listener=\"http\",answer=\"allow_listed\"} 50",
+        "tidegate_checks_total{listener=\"http\",answer=\"allowed\"} 0",
+        "tidegate_allow_listed_clients 1",
+        "tidegate_blocked_clients 0",
+    ] {
+        assert!(metrics.lines().any(|line| line == sample), "{sample}: {metrics}");
+    }
+    let live = server.request_admin("GET", "/v1/live", "").json();
+    assert_eq!(live["blocked"], 0);
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", RULES);
+    let url = server.url();
+    let explain = ["explain", "--rules", &rules, "--server", &url, "-a", "api_key=k1", "/"];
+    let (_, stdout, _) = run(&explain);
+    assert_eq!(stdout.matches("any, the client is on the allow list").count(), 2, "{stdout}");
+    // A block by an operator applies to an allowed client.
+    server.request_admin("POST", "/v1/block", r#"{"ip":"192.0.2.0/24","for":"1h"}"#);
+    let from_network = r#"{"rule":"per-key","client":"k1","attributes":{"ip":"192.0.2.7"}}"#;
+    assert_eq!(server.check(from_network).json()["blocked"], true);
+    // Without the entry the whole limit is left, because nothing was counted.
+    let id = json!({"id": entry["id"]}).to_string();
+    assert_eq!(server.request_admin("DELETE", "/v1/block", &id).status, 200);
+    assert_eq!(server.check(check).json()["remaining"], 999);
+}
+
+#[test]
 fn block_list_exists_only_on_the_admin_listener() {
     let server = Server::with_rules(RULES);
     for method in ["GET", "POST", "DELETE"] {
@@ -124,11 +165,17 @@ fn invalid_block_request_gets_where_found_and_wanted() {
     let server = Server::with_rules(RULES);
     let time = "a duration like 10m or 1 hour";
     let network = "an address or a network like 10.0.0.0/8";
-    let fields = "ip, attribute, value, id, for or reason";
+    let fields = "ip, attribute, value, id, action, for or reason";
     let long = json!({"ip": "192.0.2.7", "for": "1h", "reason": "x".repeat(257)}).to_string();
     for (method, body, place, found, wanted) in [
         ("POST", "", "body", "nothing", "a JSON object"),
-        ("POST", "[]", "body", "a list", "an object of ip, attribute, value, id, for or reason"),
+        (
+            "POST",
+            "[]",
+            "body",
+            "a list",
+            "an object of ip, attribute, value, id, action, for or reason",
+        ),
         ("POST", "{}", "body", "neither ip nor attribute", "one of them"),
         ("POST", r#"{"ip":"a","for":"1h"}"#, "ip", r#""a""#, network),
         ("POST", r#"{"ip":7,"for":"1h"}"#, "ip", "7", "a text"),
@@ -144,7 +191,14 @@ fn invalid_block_request_gets_where_found_and_wanted() {
             r#"{"ip":"0.0.0.0/0","for":"1h"}"#,
             "ip",
             r#""0.0.0.0/0""#,
-            "a network with a prefix of at least 1 bit, because /0 blocks all clients",
+            "a network with a prefix of at least 1 bit, because /0 contains all clients",
+        ),
+        (
+            "POST",
+            r#"{"ip":"192.0.2.7","action":"permit","for":"1h"}"#,
+            "action",
+            r#""permit""#,
+            "block or allow",
         ),
         ("POST", r#"{"ip":"192.0.2.7"}"#, "for", "nothing", time),
         ("POST", r#"{"ip":"192.0.2.7","for":"soon"}"#, "for", r#""soon""#, time),
@@ -313,7 +367,7 @@ fn block_command_adds_lists_and_removes_entries() {
     let url = server.admin_url();
     let block = |arguments: &[&str]| run(&[&["block", "--server", &url], arguments].concat());
     let (code, stdout, stderr) = block(&["list"]);
-    assert_eq!((code, &*stdout, &*stderr), (0, "", "no client is blocked\n"));
+    assert_eq!((code, &*stdout, &*stderr), (0, "", "no client is blocked or allowed\n"));
 
     let (code, stdout, stderr) =
         block(&["add", "192.0.2.0/24", "--for", "100 days", "--reason", "password guessing"]);
@@ -333,7 +387,7 @@ fn block_command_adds_lists_and_removes_entries() {
     let (code, stdout, stderr) = block(&["list"]);
     assert_eq!((code, &*stderr), (0, "3 entries\n"));
     let lines: Vec<&str> = stdout.lines().collect();
-    assert!(lines[0].starts_with("192.0.2.0/24, 86"), "{stdout}");
+    assert!(lines[0].starts_with("192.0.2.0/24, blocked, 86"), "{stdout}");
     assert!(lines[0].ends_with(" s left, by an operator: password guessing"), "{stdout}");
     assert!(lines[1].starts_with("203.0.113.9/32, "), "{stdout}");
     assert!(lines[1].ends_with(" s left, by rule \"login\""), "{stdout}");
@@ -355,8 +409,19 @@ fn block_command_adds_lists_and_removes_entries() {
     assert_eq!(code, 1);
     assert_eq!(
         stderr,
-        "error: 203.0.113.9/32 is not on the list\nhint: tidegate block list shows the blocked clients\n"
+        "error: 203.0.113.9/32 is not on the list\nhint: tidegate block list shows the blocked and allowed clients\n"
     );
+    let (code, stdout, stderr) = block(&["add", "198.51.100.7", "--allow"]);
+    assert_eq!((code, &*stderr), (0, "198.51.100.7/32 is allowed for 3600 s\n"), "{stdout}");
+    let (_, stdout, _) = block(&["list"]);
+    let line = stdout.lines().find(|line| line.starts_with("198.51.100.7/32")).unwrap();
+    assert!(line.starts_with("198.51.100.7/32, allowed, 3"), "{stdout}");
+    let (_, stdout, _) = block(&["list", "--plain"]);
+    assert!(!stdout.contains("198.51.100.7"), "{stdout}");
+    let checked = run(&["check", "--server", &server.url(), "login", "198.51.100.7"]);
+    assert_eq!((checked.0, &*checked.2), (0, "allowed, the client is on the allow list\n"));
+    let (code, _, stderr) = block(&["remove", "198.51.100.7"]);
+    assert_eq!((code, &*stderr), (0, "198.51.100.7/32 is no longer allowed\n"));
     let (code, _, stderr) = block(&["add", "192.0.2.7/24"]);
     assert_eq!(code, 1);
     assert_eq!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Span, Timestamp};
 
-use super::entry::Entry;
+use super::entry::{BlockAction, Entry};
 use super::subject::Subject;
 
 /// A change of one subject.
@@ -44,7 +44,7 @@ impl Change {
 pub enum ChangeKind {
     /// An entry was added, or replaced the entry of the same subject.
     Add(Arc<Entry>),
-    /// A subject is no longer blocked.
+    /// A subject is no longer on the list.
     Remove(Subject),
 }
 
@@ -111,15 +111,18 @@ impl SubjectState {
         }
     }
 
-    /// Returns the entry that blocks the subject at `now`. If both changes block it, returns the one that ends last.
+    /// Returns the entry of the subject at `now`. An operator's entry that allows replaces a penalty. If both changes
+    /// block the subject, returns the one that ends last.
     pub(crate) fn entry(self, now: Timestamp) -> Option<Arc<Entry>> {
         let entries = [self.operator, self.penalty].into_iter().flatten();
-        let blocks = entries.filter_map(|change| match change.kind {
+        let active = entries.filter_map(|change| match change.kind {
             ChangeKind::Add(entry) if now < entry.until => Some(entry),
             ChangeKind::Add(_) | ChangeKind::Remove(_) => None,
         });
         // The operator's entry comes first, and wins if both end together.
-        blocks.reduce(|one, other| if other.until > one.until { other } else { one })
+        active.reduce(|one, other| {
+            if other.until > one.until && one.action == BlockAction::Block { other } else { one }
+        })
     }
 }
 

@@ -10,23 +10,46 @@ use tidegate_rules::Rule;
 
 use super::subject::Subject;
 
-/// A blocked subject, with the end and the reason of the block.
+/// A subject that is blocked or allowed, with the end and the reason of that.
 ///
 /// Serde writes it as a flat object of strings and whole microseconds. Unknown fields are skipped, so that two
 /// releases can share a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "StoredEntry", try_from = "StoredEntry")]
 pub struct Entry {
-    /// The blocked client or network.
+    /// The client or network.
     pub subject: Subject,
-    /// The first instant after the block, in Unix time.
+    /// The effect on the subject. A penalty always blocks.
+    pub action: BlockAction,
+    /// The first instant after the entry's end, in Unix time.
     pub until: Timestamp,
     /// The reason, for operators.
     pub reason: Reason,
-    /// The origin of the block.
+    /// The origin of the entry.
     pub origin: BlockOrigin,
     /// The time at which the entry was added.
     pub added: Timestamp,
+}
+
+/// The effect of an entry on its subject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BlockAction {
+    /// Requests are denied before any rule is matched.
+    #[default]
+    Block,
+    /// Requests are allowed: no rule counts or denies them, and penalties do not apply.
+    Allow,
+}
+
+impl BlockAction {
+    /// Returns the word in the admin API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Allow => "allow",
+        }
+    }
 }
 
 /// The origin of an entry in the block list.
@@ -42,14 +65,22 @@ pub enum BlockOrigin {
 }
 
 impl Entry {
-    /// Returns the block to report to the client at `now`; `None` after the block has ended.
+    /// Returns the block to report to the client at `now`; `None` after the block has ended, and for an entry that
+    /// allows.
     #[must_use]
     pub fn block(&self, now: Timestamp) -> Option<Block> {
         let rule = match &self.origin {
             BlockOrigin::Penalty { rule } => Some(Arc::clone(rule)),
             BlockOrigin::Operator => None,
         };
-        (now < self.until).then(|| Block { retry_after: self.until.since(now), rule })
+        let is_active = now < self.until && self.action == BlockAction::Block;
+        is_active.then(|| Block { retry_after: self.until.since(now), rule })
+    }
+
+    /// Returns whether the entry exempts the client from all rules at `now`.
+    #[must_use]
+    pub fn allows(&self, now: Timestamp) -> bool {
+        now < self.until && self.action == BlockAction::Allow
     }
 
     pub(crate) fn is_penalty(&self) -> bool {
@@ -110,7 +141,11 @@ struct StoredEntry {
     attributes: Option<Vec<Box<str>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    until: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<u64>,
+    /// The end of an entry that allows. Releases without such entries skip it: to them every entry with `until` blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_until: Option<u64>,
     added: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     reason: String,
@@ -131,11 +166,17 @@ impl From<Entry> for StoredEntry {
             BlockOrigin::Penalty { rule } => Some(rule.to_string()),
             BlockOrigin::Operator => None,
         };
+        let end = Some(entry.until.as_micros());
+        let (until, allowed_until) = match entry.action {
+            BlockAction::Block => (end, None),
+            BlockAction::Allow => (None, end),
+        };
         Self {
             network,
             attributes,
             digest,
-            until: entry.until.as_micros(),
+            until,
+            allowed_until,
             added: entry.added.as_micros(),
             reason: entry.reason.as_str().to_owned(),
             rule,
@@ -175,9 +216,15 @@ impl TryFrom<StoredEntry> for Entry {
             Some(_) => return Err(EntryError("rule")),
             None => BlockOrigin::Operator,
         };
+        let (action, until) = match (stored.until, stored.allowed_until) {
+            (Some(until), None) => (BlockAction::Block, until),
+            (None, Some(until)) if origin == BlockOrigin::Operator => (BlockAction::Allow, until),
+            _ => return Err(EntryError("until")),
+        };
         Ok(Self {
             subject,
-            until: Timestamp::from_micros(stored.until),
+            action,
+            until: Timestamp::from_micros(until),
             reason: Reason::new(&stored.reason).map_err(|_| EntryError("reason"))?,
             origin,
             added: Timestamp::from_micros(stored.added),
@@ -188,7 +235,7 @@ impl TryFrom<StoredEntry> for Entry {
 /// The error of stored data that is not an entry: the invalid field. Its value may be secret, so the message does
 /// not contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{0} of a blocked client can't be read")]
+#[error("{0} of a client on the list can't be read")]
 struct EntryError(&'static str);
 
 #[cfg(test)]
@@ -212,9 +259,26 @@ mod tests {
             ),
         ] {
             let reason = Reason::new("scans").unwrap();
-            let entry = Entry { subject, until: at, reason, origin, added: at };
+            let action = BlockAction::Block;
+            let entry = Entry { subject, action, until: at, reason, origin, added: at };
             assert_eq!(serde_json::to_string(&entry).unwrap(), text);
             assert_eq!(serde_json::from_str::<Entry>(text).unwrap(), entry);
+        }
+    }
+
+    #[test]
+    fn entry_that_allows_has_no_field_by_which_earlier_releases_would_block() {
+        let text = r#"{"network":"192.0.2.0/24","allowed_until":1780000000000000,"added":1}"#;
+        let entry: Entry = serde_json::from_str(text).unwrap();
+        assert_eq!(entry.action, BlockAction::Allow);
+        assert_eq!(serde_json::to_string(&entry).unwrap(), text);
+        for wrong in [
+            r#"{"network":"192.0.2.0/24","added":1}"#,
+            r#"{"network":"192.0.2.0/24","until":1,"allowed_until":1,"added":1}"#,
+            r#"{"network":"192.0.2.0/24","allowed_until":1,"added":1,"rule":"login"}"#,
+        ] {
+            let error = serde_json::from_str::<Entry>(wrong).unwrap_err().to_string();
+            assert_eq!(error, "until of a client on the list can't be read", "{wrong}");
         }
     }
 
@@ -239,7 +303,7 @@ mod tests {
             (format!(r#"{network},"rule":"{}""#, "x".repeat(65)), "rule"),
         ] {
             let error = read(&text).unwrap_err();
-            assert_eq!(error, format!("{wrong} of a blocked client can't be read"), "{text}");
+            assert_eq!(error, format!("{wrong} of a client on the list can't be read"), "{text}");
         }
     }
 }

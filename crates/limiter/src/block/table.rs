@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use parking_lot::RwLock;
 use tidegate_core::{Keyer, Request, Timestamp};
 
-use super::entry::Entry;
+use super::entry::{BlockAction, Entry};
 use super::subject::{ClientShape, Subject};
 use crate::sharded_map::ShardedMap;
 
@@ -61,12 +61,44 @@ struct SubjectKinds {
     shapes: Vec<ClientShape>,
 }
 
-/// The blocked subjects, for many readers.
+/// The entries that match a request: of each kind the one that ends last.
+#[derive(Default)]
+struct MatchingEntries {
+    blocked: Option<Arc<Entry>>,
+    allowed: Option<Arc<Entry>>,
+    penalty: Option<Arc<Entry>>,
+}
+
+impl MatchingEntries {
+    fn add(&mut self, entry: Arc<Entry>, now: Timestamp) {
+        let place = match entry.action {
+            BlockAction::Allow => &mut self.allowed,
+            BlockAction::Block if entry.is_penalty() => &mut self.penalty,
+            BlockAction::Block => &mut self.blocked,
+        };
+        if entry.until > place.as_ref().map_or(now, |known| known.until) {
+            *place = Some(entry);
+        }
+    }
+
+    /// Returns the entry that decides: an operator's block before an entry that allows, and that before a penalty. Of
+    /// two blocks, it is the one that ends last.
+    fn decisive(self) -> Option<Arc<Entry>> {
+        match (self.blocked, self.allowed, self.penalty) {
+            (Some(blocked), None, Some(penalty)) if penalty.until > blocked.until => Some(penalty),
+            (blocked, allowed, penalty) => blocked.or(allowed).or(penalty),
+        }
+    }
+}
+
+/// The subjects on the list, for many readers.
 ///
 /// A writer holds the lock of the list, so there is one writer at a time.
 #[derive(Debug)]
 pub(crate) struct BlockTable {
     count: AtomicUsize,
+    /// The number of entries that allow.
+    allowed: AtomicUsize,
     kinds: ArcSwap<SubjectKinds>,
     shards: ShardedMap<HashMap<SubjectKey, Arc<Entry>>>,
     /// Clients choose the values, so the hash is seeded with a secret against forged collisions.
@@ -77,6 +109,7 @@ impl BlockTable {
     pub(crate) fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
+            allowed: AtomicUsize::new(0),
             kinds: ArcSwap::default(),
             shards: ShardedMap::default(),
             hashing: RandomState::new(),
@@ -93,15 +126,18 @@ impl BlockTable {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Returns the entry that blocks a request at `now`. If there are several, returns the one that ends last.
+    /// Returns the number of entries that allow.
+    pub(crate) fn allowed(&self) -> usize {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the entry that decides a request at `now`, see [`MatchingEntries::decisive`].
     pub(crate) fn find(&self, request: &Request<'_>, now: Timestamp) -> Option<Arc<Entry>> {
         let kinds = self.kinds.load();
-        let mut found: Option<Arc<Entry>> = None;
+        let mut found = MatchingEntries::default();
         let mut look_up = |key| {
-            if let Some(entry) = self.get(key)
-                && entry.until > found.as_ref().map_or(now, |found| found.until)
-            {
-                found = Some(entry);
+            if let Some(entry) = self.get(key) {
+                found.add(entry, now);
             }
         };
         if (!kinds.v4.is_empty() || !kinds.v6.is_empty())
@@ -116,7 +152,18 @@ impl BlockTable {
         }
         let digests = kinds.shapes.iter().filter_map(|shape| shape.digest(request));
         digests.for_each(|digest| look_up(SubjectKey::Client(digest)));
-        found
+        found.decisive()
+    }
+
+    /// Returns whether an entry allows all addresses of a network at `now`.
+    pub(crate) fn allows(&self, network: IpNet, now: Timestamp) -> bool {
+        let mut larger =
+            (1..=network.prefix_len()).filter_map(|length| IpNet::new(network.addr(), length).ok());
+        self.allowed() > 0
+            && larger.any(|network| {
+                let entry = self.get(SubjectKey::Network(network.trunc()));
+                entry.is_some_and(|entry| entry.allows(now))
+            })
     }
 
     pub(crate) fn get(&self, key: SubjectKey) -> Option<Arc<Entry>> {
@@ -125,7 +172,9 @@ impl BlockTable {
 
     pub(crate) fn insert(&self, key: SubjectKey, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         let mut shard = self.shard(key).write();
+        self.allowed.fetch_add(usize::from(entry.action == BlockAction::Allow), Ordering::Relaxed);
         let old = shard.insert(key, entry);
+        self.uncount_allowed(old.as_ref());
         if old.is_none() {
             self.count.fetch_add(1, Ordering::Release);
         }
@@ -135,10 +184,16 @@ impl BlockTable {
     pub(crate) fn remove(&self, key: SubjectKey) -> Option<Arc<Entry>> {
         let mut shard = self.shard(key).write();
         let old = shard.remove(&key);
+        self.uncount_allowed(old.as_ref());
         if old.is_some() {
             self.count.fetch_sub(1, Ordering::Release);
         }
         old
+    }
+
+    fn uncount_allowed(&self, old: Option<&Arc<Entry>>) {
+        let is_allowed = old.is_some_and(|old| old.action == BlockAction::Allow);
+        self.allowed.fetch_sub(usize::from(is_allowed), Ordering::Relaxed);
     }
 
     /// Returns every entry, including expired ones, in no order.

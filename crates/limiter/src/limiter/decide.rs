@@ -8,7 +8,7 @@ use tidegate_rules::OnStoreFailure;
 
 use super::Limiter;
 use super::plan::{CheckRequest, RuleCharge};
-use crate::block::{BlockOrigin, DenialCounter, Entry, Reason};
+use crate::block::{BlockAction, BlockOrigin, DenialCounter, Entry, Reason};
 use crate::store::{ChargeMode, Store};
 
 /// The results of some charges, by the store or by the rules' `on_store_failure`.
@@ -68,14 +68,19 @@ fn denies_on_failure(charge: &RuleCharge<'_>) -> bool {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Returns the denial of a blocked client. No rule is matched for it, and no store is called.
+    /// Returns the decision about a client on the block list: blocked or allowed. No rule is matched for it, and no store
+    /// is called.
     #[inline]
-    pub(crate) fn blocked(&self, request: &Request<'_>) -> Option<Decision> {
+    pub(crate) fn listed(&self, request: &Request<'_>) -> Option<Decision> {
         if self.inner.blocks.is_empty() {
             return None;
         }
         let now = self.inner.clock.now();
-        self.inner.blocks.find(request, now)?.block(now).map(Decision::blocked)
+        let entry = self.inner.blocks.find(request, now)?;
+        match entry.allows(now) {
+            true => Some(Decision::allow_listed()),
+            false => entry.block(now).map(Decision::blocked),
+        }
     }
 
     /// Counts denials towards the penalties of the rules that denied. A peek counts nothing.
@@ -113,7 +118,8 @@ impl<S: Store> Limiter<S> {
         let (rule, span) = (rule.shared_name(), penalty.block());
         let origin = BlockOrigin::Penalty { rule: Arc::clone(&rule) };
         let (until, reason) = (now + span, Reason::default());
-        let entry = Entry { subject: subject.clone(), until, reason, origin, added: now };
+        let (subject_of_entry, action) = (subject.clone(), BlockAction::Block);
+        let entry = Entry { subject: subject_of_entry, action, until, reason, origin, added: now };
         match inner.blocks.add(entry, now) {
             Ok(()) => tracing::info!(%rule, %subject, %span, "client blocked"),
             // Only a debug message: clients that fill the list must not fill the log too. The list counts it.

@@ -143,14 +143,14 @@ impl<S: Store> Limiter<S> {
         decision
     }
 
-    /// Checks several requests together, except those that are blocked.
+    /// Checks several requests together, except those of clients on the block list.
     pub(crate) async fn charge_batch(
         &self,
         checks: &[CheckRequest<'_, '_>],
-        blocked: Vec<Option<Decision>>,
+        listed: Vec<Option<Decision>>,
     ) -> Vec<Decision> {
-        let is_blocked = blocked.iter().any(Option::is_some);
-        let charges = self.inner.planner.plan_all(checks, |index| blocked[index].is_some());
+        let is_blocked = listed.iter().flatten().any(|decision| !decision.is_allowed());
+        let charges = self.inner.planner.plan_all(checks, |index| listed[index].is_some());
         let (results, skipped) = (RuleResults::default(), vec![true; charges.len()]);
         let mut batch = CheckBatch {
             charges,
@@ -172,8 +172,8 @@ impl<S: Store> Limiter<S> {
             self.refund_batch(&batch);
             self.peek_unasked(&mut batch).await;
         }
-        let decided = blocked.into_iter().enumerate().map(|(request_index, blocked)| {
-            blocked.unwrap_or_else(|| batch.results.decision(&batch.charges, request_index))
+        let decided = listed.into_iter().enumerate().map(|(request_index, listed)| {
+            listed.unwrap_or_else(|| batch.results.decision(&batch.charges, request_index))
         });
         let decisions: Vec<Decision> = decided.collect();
         if let Some(denied) = decisions.iter().find(|decision| !decision.is_allowed()) {
@@ -307,8 +307,10 @@ impl<S: Store> Limiter<S> {
     /// denies.
     pub async fn acquire(&self, request: &Request<'_>) -> Result<Decision, AcquireError> {
         loop {
-            if let Some(decision) = self.blocked(request) {
-                return Err(AcquireError::Blocked(decision));
+            match self.listed(request) {
+                Some(decision) if decision.is_allowed() => return Ok(decision),
+                Some(decision) => return Err(AcquireError::Blocked(decision)),
+                None => {}
             }
             // The caller waits as required, so denials here do not count towards a penalty.
             let mut charges = self.inner.planner.plan(&request.into());
@@ -402,8 +404,8 @@ impl<S: Store> Limiter<S> {
                 refunds.iter().for_each(|refund| coordinator.invalidate(refund.key));
             }
         }
-        match self.blocked(check.request) {
-            Some(blocked) => Ok(blocked),
+        match self.listed(check.request) {
+            Some(decision) => Ok(decision),
             None => Ok(self.peek_rules(check).await),
         }
     }

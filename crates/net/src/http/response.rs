@@ -202,6 +202,9 @@ impl Serialize for ReplyBody<'_> {
                 if decision.block().is_some() {
                     map.serialize_entry("blocked", &true)?;
                 }
+                if decision.is_allow_listed() {
+                    map.serialize_entry("allowListed", &true)?;
+                }
                 if !decision.is_allowed() {
                     map.serialize_entry("retryAfter", &retry_after_seconds(decision))?;
                 }

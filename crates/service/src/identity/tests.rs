@@ -3,7 +3,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
 use tidegate_core::Span;
 use tidegate_limiter::ManualClock;
-use tidegate_limiter::block::{BlockOrigin, Entry, Reason};
+use tidegate_limiter::block::{BlockAction, BlockOrigin, Entry, Reason};
 use tidegate_redis::Secret;
 
 use super::*;
@@ -162,6 +162,7 @@ fn attributes_of_the_block_list_are_read_too() {
         subject: identity.identity.blocks.client("tenant", "mallory").unwrap(),
         until: time.now() + Span::HOUR,
         reason: Reason::new("a test").unwrap(),
+        action: BlockAction::Block,
         origin: BlockOrigin::Operator,
         added: time.now(),
     };
@@ -227,6 +228,7 @@ fn several_values_of_a_blocked_attribute_are_an_error() {
         subject: identity.identity.blocks.client("tenant", "acme").unwrap(),
         until: time.now() + Span::HOUR,
         reason: Reason::new("a test").unwrap(),
+        action: BlockAction::Block,
         origin: BlockOrigin::Operator,
         added: time.now(),
     };

@@ -15,7 +15,7 @@ use crate::metrics::process::ProcessStats;
 use crate::source_status::SourceStatus;
 use crate::stats::latency::{Histogram, seconds};
 use crate::stats::rule_counts::{MAX_NAMED_RULES, OTHER_RULES_LABEL};
-use crate::stats::{BLOCKED_COUNTER, ServerCounters};
+use crate::stats::{ALLOW_LISTED_COUNTER, BLOCKED_COUNTER, ServerCounters};
 use crate::store::AnyStore;
 
 /// Inputs of the metrics beside the counters.
@@ -63,7 +63,7 @@ fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
 fn checks(counters: &ServerCounters, exposition: &mut Exposition) {
     let answers = || {
         let statuses = CallStatus::ALL.into_iter().map(|status| (status.label(), status as usize));
-        statuses.chain([("blocked", BLOCKED_COUNTER)])
+        statuses.chain([("blocked", BLOCKED_COUNTER), ("allow_listed", ALLOW_LISTED_COUNTER)])
     };
     let rows = Protocol::ALL.into_iter().flat_map(|protocol| {
         answers().map(move |(answer, counter)| {
@@ -180,7 +180,8 @@ fn upstreams(counters: &ServerCounters, exposition: &mut Exposition) {
 
 fn blocks(limiter: &Limiter<AnyStore>, exposition: &mut Exposition) {
     let usage = limiter.blocks().usage();
-    exposition.add(names::BLOCKED, usage.entries);
+    exposition.add(names::BLOCKED, usage.entries.saturating_sub(usage.allowed));
+    exposition.add(names::ALLOW_LISTED, usage.allowed);
     exposition.add(names::BLOCKS_REFUSED, usage.refused);
     exposition.add(names::BLOCKS_EVICTED, usage.evicted);
 }

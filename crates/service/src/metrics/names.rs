@@ -63,7 +63,8 @@ metrics! {
     UPSTREAM_LIMIT: Gauge "tidegate_upstream_in_flight_limit", "Most requests in flight from this node to an upstream.";
     UPSTREAM_UP: Gauge "tidegate_upstream_up", "1 if the server gets requests, else 0.";
 
-    BLOCKED: Gauge "tidegate_blocked_clients", "Entries of the block list.";
+    BLOCKED: Gauge "tidegate_blocked_clients", "Entries of the block list that block.";
+    ALLOW_LISTED: Gauge "tidegate_allow_listed_clients", "Entries of the block list that allow.";
     BLOCKS_REFUSED: Counter "tidegate_blocks_refused", "Entries rejected because the block list was full.";
     BLOCKS_EVICTED: Counter "tidegate_blocks_evicted", "Penalties evicted for entries of an operator.";
 

@@ -10,7 +10,7 @@ use crate::call::Protocol;
 use crate::stats::latency::BOUNDS_MICROS;
 use crate::stats::quantile::quantile;
 use crate::stats::rule_counts::OutcomeKind;
-use crate::stats::{BLOCKED_COUNTER, ServerCounters};
+use crate::stats::{ALLOW_LISTED_COUNTER, BLOCKED_COUNTER, ServerCounters};
 
 /// The counters of the process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl ServerCounters {
         };
         let with_status = |status: CallStatus| total(status as usize);
         let checks = CheckCounts {
-            allowed: with_status(CallStatus::Allowed),
+            allowed: with_status(CallStatus::Allowed) + total(ALLOW_LISTED_COUNTER),
             denied: with_status(CallStatus::Denied),
             blocked: total(BLOCKED_COUNTER),
             unavailable: with_status(CallStatus::Unavailable),

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use tidegate::block::{
-    BlockError, BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp, Entry, Reason,
-    Subject,
+    BlockAction, BlockError, BlockList, BlockOrigin, Change, ChangeFeed, ChangeKind, ChangeStamp,
+    Entry, Reason, Subject,
 };
 use tidegate::{Request, Span, Timestamp};
 
@@ -20,7 +20,14 @@ fn penalty_author() -> BlockOrigin {
 }
 
 fn entry(subject: Subject, until: Timestamp, origin: BlockOrigin) -> Entry {
-    Entry { subject, until, reason: Reason::default(), origin, added: START }
+    Entry {
+        subject,
+        action: BlockAction::Block,
+        until,
+        reason: Reason::default(),
+        origin,
+        added: START,
+    }
 }
 
 /// Returns an entry as a change from the store, older than any change of these tests.

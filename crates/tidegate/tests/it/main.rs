@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed precondition fails the test")]
 #![allow(clippy::print_stdout, reason = "a worker process reports on stdout")]
 
+mod allow_list;
 mod block_list;
 #[cfg(feature = "redis")]
 mod cluster;

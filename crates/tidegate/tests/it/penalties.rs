@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate::block::{BlockOrigin, Entry, Reason};
+use tidegate::block::{BlockAction, BlockOrigin, Entry, Reason};
 use tidegate::error::{AcquireError, NotASingleKeyRule, StoreError};
 use tidegate::store::{Charge, ChargeMode, ChargeResults, Key, Keyer, Refund, Store};
 use tidegate::{
@@ -60,7 +60,19 @@ fn block(blocks: &BlockList, time: &ManualClock, attribute: &str, value: &str, s
     let now = time.clock().now();
     let subject = blocks.client(attribute, value).unwrap();
     let (reason, origin) = (Reason::default(), BlockOrigin::Operator);
-    blocks.add(Entry { subject, until: now + span, reason, origin, added: now }, now).unwrap();
+    blocks
+        .add(
+            Entry {
+                subject,
+                action: BlockAction::Block,
+                until: now + span,
+                reason,
+                origin,
+                added: now,
+            },
+            now,
+        )
+        .unwrap();
 }
 
 fn block_seconds(decision: &Decision) -> Option<u64> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::block::{BlockOrigin, Entry, Reason};
+use tidegate::block::{BlockAction, BlockOrigin, Entry, Reason};
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::{Clock, Limiter, Request, RuleSet, Span, Timestamp};
 use tidegate_testkit::{Cluster, FaultProxy, Redis, poll};
@@ -36,8 +36,13 @@ fn block(node: &FleetNode, attribute: &str, value: &str) {
 }
 
 fn block_for(node: &FleetNode, attribute: &str, value: &str, span: Span) {
+    add_for(node, attribute, value, BlockAction::Block, span);
+}
+
+fn add_for(node: &FleetNode, attribute: &str, value: &str, action: BlockAction, span: Span) {
     let entry = Entry {
         subject: node.blocks().client(attribute, value).unwrap(),
+        action,
         until: now() + span,
         reason: Reason::new("a test").unwrap(),
         origin: BlockOrigin::Operator,
@@ -318,4 +323,56 @@ async fn writes_that_a_failover_lost_are_restored() {
     wait_for_agreement(&late, "user", "kept", true).await;
     fleet.wait_until_settled(["marker-0", "marker-1", "marker-2"]).await;
     wait_for_agreement(&fleet.nodes, "user", "lost", true).await;
+}
+
+/// Waits until every node has an entry of this kind for a user.
+async fn wait_for_action(nodes: &[FleetNode], user: &'static str, action: BlockAction) {
+    let nodes = nodes.to_vec();
+    wait_until("every node has the entry of this kind", move || {
+        let request = Request::new().with("user", user).unwrap();
+        let found = |node: &FleetNode| node.blocks().find(&request, now()).map(|e| e.action);
+        nodes.iter().all(|node| found(node) == Some(action))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn allowed_client_is_shared_and_the_latest_change_of_any_node_applies() {
+    let server = Redis::start();
+    let nodes = [start_node(&server.url()).await, start_node(&server.url()).await];
+    let alice = Request::new().with("user", "alice").unwrap().with("api_key", "k1").unwrap();
+    add_for(&nodes[0], "user", "alice", BlockAction::Allow, Span::HOUR);
+    wait_for_action(&nodes, "alice", BlockAction::Allow).await;
+    for _ in 0..20 {
+        assert!(nodes[1].check(&alice).await.is_allow_listed());
+    }
+    block(&nodes[1], "user", "alice");
+    wait_for_action(&nodes, "alice", BlockAction::Block).await;
+    assert!(!nodes[0].check(&alice).await.is_allowed());
+    add_for(&nodes[0], "user", "alice", BlockAction::Allow, Span::HOUR);
+    wait_for_action(&nodes, "alice", BlockAction::Allow).await;
+    // Redis loses its data; the nodes restore the entry.
+    server.query::<()>(&["FLUSHALL"]);
+    let late = start_node(&server.url()).await;
+    wait_for_action(&[late.clone()], "alice", BlockAction::Allow).await;
+    unblock(&late, "user", "alice");
+    wait_for_agreement(&nodes, "user", "alice", false).await;
+    assert!(!nodes[0].check(&alice).await.is_allow_listed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn entry_that_allows_does_not_block_on_nodes_of_an_earlier_release() {
+    let server = Redis::start();
+    let nodes = [start_node(&server.url()).await, start_node(&server.url()).await];
+    block(&nodes[0], "user", "mallory");
+    add_for(&nodes[0], "user", "alice", BlockAction::Allow, Span::HOUR);
+    wait_for_action(&nodes, "mallory", BlockAction::Block).await;
+    wait_for_action(&nodes, "alice", BlockAction::Allow).await;
+    // An earlier release reads every record with the field `until` as a block, and skips all others.
+    let records: Vec<String> = server.query(&["HVALS", "tg::{blocks}"]);
+    let count = |field: &str| {
+        let field = format!("\"{field}\":");
+        records.iter().filter(|record| record.contains(&field)).count()
+    };
+    assert_eq!((count("until"), count("allowed_until")), (1, 1), "{records:?}");
 }

@@ -126,7 +126,22 @@ fn client_can_be_looked_up_reset_blocked_and_unblocked() {
     browser.find("#value").clear();
     browser.find("#value").type_text("198.51.100.0/24");
     browser.find("form button.main").click();
-    wait_for("the network is blocked", || table_row(&browser, "Blocked", "198.51.100.0/24"));
+    wait_for("the network is blocked", || {
+        let cells = table_row(&browser, "Entries", "198.51.100.0/24")?;
+        (cells[1] == "blocked").then_some(())
+    });
     let denied = dashboard.server.check(r#"{"attributes":{"ip":"198.51.100.9"}}"#);
     assert_ne!(denied.status, 200, "{denied:?}");
+
+    // The same form allows a client.
+    browser.find("#value").type_text("203.0.113.7");
+    browser.find("#action option[value=allow]").click();
+    browser.find("form button.main").click();
+    wait_for("the address is allowed", || {
+        let cells = table_row(&browser, "Entries", "203.0.113.7/32")
+            .or_else(|| table_row(&browser, "Entries", "203.0.113.7"))?;
+        (cells[1] == "allowed").then_some(())
+    });
+    let allowed = dashboard.server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
+    assert_eq!(allowed.json()["allowListed"], true);
 }

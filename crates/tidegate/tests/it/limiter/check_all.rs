@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use tidegate::block::{BlockOrigin, Entry, Reason};
+use tidegate::block::{BlockAction, BlockOrigin, Entry, Reason};
 use tidegate::store::RuleIndex;
 use tidegate::{
     Algorithm, CheckRequest, CheckTarget, Decision, DecisionStatus, Limit, Limiter, ManualClock,
@@ -96,8 +96,14 @@ async fn blocked_client_prevents_charges_of_the_same_call() {
     let (alice, orders) = (request(&[("caller", "alice")]), request(&[("callee", "orders")]));
     let subject = limiter.blocks().client("caller", "alice").unwrap();
     let (until, added) = (time.now() + Span::MINUTE, time.now());
-    let entry =
-        Entry { subject, until, reason: Reason::default(), origin: BlockOrigin::Operator, added };
+    let entry = Entry {
+        subject,
+        action: BlockAction::Block,
+        until,
+        reason: Reason::default(),
+        origin: BlockOrigin::Operator,
+        added,
+    };
     limiter.blocks().add(entry, time.now()).unwrap();
     let decisions =
         limiter.check_all(&[check_of_all_rules(&alice), check_of_all_rules(&orders)]).await;

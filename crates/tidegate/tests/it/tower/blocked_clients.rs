@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use http::{Request, StatusCode};
-use tidegate::block::{BlockOrigin, Entry, Reason};
+use tidegate::block::{BlockAction, BlockOrigin, Entry, Reason};
 use tidegate::tower::RateLimitLayer;
 use tidegate::{Limiter, ManualClock, Span};
 use tower::{Layer, ServiceExt};
@@ -18,7 +18,17 @@ fn limiter_with_block(time: &ManualClock, attribute: &str, value: &str) -> Limit
     let subject = blocks.client(attribute, value).unwrap();
     let (reason, origin) = (Reason::default(), BlockOrigin::Operator);
     blocks
-        .add(Entry { subject, until: now + Span::MINUTE, reason, origin, added: now }, now)
+        .add(
+            Entry {
+                subject,
+                action: BlockAction::Block,
+                until: now + Span::MINUTE,
+                reason,
+                origin,
+                added: now,
+            },
+            now,
+        )
         .unwrap();
     limiter
 }
