@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use tidegate_core::{Span, Timestamp};
 use tidegate_limiter::Clock;
 use tidegate_net::listener::ConnectionCounts;
-use tidegate_service::service::LogInterval;
+use tidegate_net::log_interval::LogInterval;
 
 /// Bytes of a body that a client has to send or take within `timeouts.body`.
 const MIN_BODY_BYTES: u64 = 16 * 1024;

@@ -2,20 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::{Span, Timestamp};
+use tidegate_core::Span;
 use tidegate_limiter::Clock;
 use tokio::sync::Semaphore;
 
 use crate::listener::ConnectionCounts;
+use crate::log_interval::LogInterval;
 
 /// Delay of the answer to a wrong token or password.
 const ANSWER_DELAY: Span = Span::SECOND;
 /// Most answers that are delayed at the same time. They hold connections, which must stay available to others.
 const MAX_DELAYED_ANSWERS: usize = 16;
-/// Shortest time between two log lines.
-const LOG_INTERVAL: Span = Span::from_secs(10);
 
 /// The wrong tokens and passwords of one listener. A caller with the right one never waits.
 #[derive(Debug)]
@@ -24,15 +22,11 @@ pub struct AuthFailures {
     clock: Clock,
     counts: Arc<ConnectionCounts>,
     delays: Semaphore,
-    /// Time from which the next line may be logged, in microseconds.
-    next_log_micros: AtomicU64,
-    /// Failures since the last line.
-    suppressed: AtomicU64,
+    log: LogInterval,
 }
 
 /// The connection after a wrong token or password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
 pub enum AfterFailure {
     /// The answer was delayed. The connection may stay open.
     KeepOpen,
@@ -48,8 +42,7 @@ impl AuthFailures {
             clock,
             counts,
             delays: Semaphore::new(MAX_DELAYED_ANSWERS),
-            next_log_micros: AtomicU64::new(0),
-            suppressed: AtomicU64::new(0),
+            log: LogInterval::default(),
         }
     }
 
@@ -57,30 +50,13 @@ impl AuthFailures {
     pub async fn delay_answer(&self, peer: SocketAddr) -> AfterFailure {
         self.counts.count_auth_failure();
         let now = self.clock.now();
-        if let Some(suppressed) = self.permit_log(now) {
+        if let Some(suppressed) = self.log.permit(now) {
             let listener = self.listener;
             tracing::warn!(listener, %peer, suppressed, "wrong token or password");
         }
         let Ok(_delay) = self.delays.try_acquire() else { return AfterFailure::Close };
         self.clock.sleep_until(now + ANSWER_DELAY).await;
         AfterFailure::KeepOpen
-    }
-
-    /// Returns the number of failures without a line since the last one, or `None` if it is too early for another line.
-    fn permit_log(&self, now: Timestamp) -> Option<u64> {
-        let next = self.next_log_micros.load(Ordering::Relaxed);
-        let after = (now + LOG_INTERVAL).as_micros();
-        // Only the thread that moves the time forward logs.
-        let permitted = now.as_micros() >= next
-            && self
-                .next_log_micros
-                .compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if !permitted {
-            self.suppressed.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(self.suppressed.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -110,15 +86,5 @@ mod tests {
         drop(delayed);
         assert!(failures.delay_answer(PEER.into()).now_or_never().is_none());
         assert_eq!(counts.auth_failures(), 18);
-    }
-
-    #[test]
-    fn one_line_per_interval_reports_the_suppressed_failures() {
-        let time = ManualClock::default();
-        let failures = AuthFailures::new("resp", time.clock(), Arc::default());
-        let start = Timestamp::from_secs(1_700_000_000);
-        assert_eq!(failures.permit_log(start), Some(0));
-        assert_eq!(failures.permit_log(start), None);
-        assert_eq!(failures.permit_log(start + LOG_INTERVAL), Some(1));
     }
 }

@@ -9,4 +9,5 @@ pub mod client;
 pub mod http;
 pub mod http1;
 pub mod listener;
+pub mod log_interval;
 pub mod token;

@@ -42,7 +42,7 @@ pub use self::acquire::{AcquireReply, UndeliveredSlots};
 pub use self::admitted::AdmittedRequest;
 pub use self::internal_rules::{internal_rules, unknown_rule};
 use self::invalid_call::InvalidCallLog;
-pub use self::invalid_call::{LogInterval, OnInvalidCall};
+pub use self::invalid_call::OnInvalidCall;
 use self::rls::RlsContext;
 use self::slot_token::SlotTokenCipher;
 pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
