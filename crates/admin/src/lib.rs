@@ -24,10 +24,10 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use tidegate_net::auth_failures::{AfterFailure, AuthFailures};
+use tidegate_net::auth_failures::AuthFailures;
 use tidegate_net::http::response::{self, Body};
 use tidegate_net::http1::HttpHandler;
-use tidegate_net::listener::{ConnectionTimeouts, Peer};
+use tidegate_net::listener::Peer;
 use tidegate_service::live::LiveHistory;
 use tidegate_service::metrics::MetricsFormat;
 use tidegate_service::rules::RulesManager;
@@ -39,7 +39,7 @@ pub use self::guard::AccessGuard;
 use self::guard::{AuthError, RequestHead};
 
 /// Most open connections.
-const MAX_CONNECTIONS: usize = 64;
+pub const MAX_CONNECTIONS: usize = 64;
 
 /// Most documents of rules that are read at the same time.
 const MAX_DOCUMENTS: usize = 2;
@@ -100,17 +100,15 @@ impl AdminApi {
         }
     }
 
-    /// Returns the timeouts of the admin listener: the defaults, with a lower maximum of connections.
-    pub fn timeouts() -> ConnectionTimeouts {
-        ConnectionTimeouts { connections: MAX_CONNECTIONS, ..ConnectionTimeouts::default() }
-    }
-
     /// Returns the response to a request that is not permitted. A wrong token is counted and answered late.
+    ///
+    /// A response with status 401 closes its connection: it must not keep the place of an operator.
     async fn reject(&self, error: AuthError, from: SocketAddr) -> Response<Body> {
         let mut response = error.response();
-        if matches!(error, AuthError::WrongToken)
-            && self.auth_failures.delay_answer(from).await == AfterFailure::Close
-        {
+        if matches!(error, AuthError::WrongToken) {
+            self.auth_failures.delay_answer(from).await;
+        }
+        if response.status() == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tidegate_core::Span;
 use tidegate_gateway::GatewayConfig;
 use tidegate_limiter::{Clock, Limiter, MemoryStore};
-use tidegate_net::listener::ListenerTls;
+use tidegate_net::listener::{ClientLimit, ListenerTls, ProcessResources};
 use tidegate_service::identity::{Identity, IdentityConfig};
 use tidegate_service::reload::{FileWatcher, ReloadSignal, WakeReason};
 use tidegate_service::rules::{
@@ -25,7 +25,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::MissedTickBehavior;
 
 use crate::config::{DrainConfig, ListenConfig, ReplyConfig};
-use crate::listeners::{self, BindError, BoundListener, ServeContext};
+use crate::listeners::{self, BindError, BoundListener, ConnectionSharing, ServeContext};
 
 /// Time in which one sweep covers the whole store.
 const STORE_SWEEP_PERIOD: Duration = Duration::from_secs(10);
@@ -70,6 +70,7 @@ impl App {
     /// the store can't be used.
     pub(crate) async fn bind(
         listen: &ListenConfig,
+        resources: ProcessResources,
         rules: LoadedRules,
         store: StoreConfig,
         replies: ReplyConfig,
@@ -77,7 +78,16 @@ impl App {
         gateway: Option<GatewayConfig>,
     ) -> Result<Self, BindError> {
         let clock = Clock::system();
-        let listeners = listeners::bind_all(listen, gateway, &clock).await?;
+        let sharing = ConnectionSharing {
+            resources,
+            redis: matches!(store, StoreConfig::Redis { .. }),
+            client_limit: listen.per_client.map(|connections| ClientLimit {
+                connections,
+                ipv6_prefix: identity.address.ipv6_prefix,
+                exempt: identity.address.trusted.clone().into(),
+            }),
+        };
+        let listeners = listeners::bind_all(listen, gateway, sharing, &clock).await?;
         let storage = RulesStorage::select(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter = Limiter::builder().clock(clock.clone()).store(Arc::clone(&store)).build();

@@ -2,6 +2,7 @@
 //!
 //! Only this module reads the environment.
 
+mod connections;
 mod file;
 mod gateway;
 mod identity;
@@ -82,6 +83,8 @@ pub(crate) struct ListenConfig {
     pub(crate) read_token: Option<BearerToken>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: DrainConfig,
+    /// Most connections of one client address at the gateway; `None` without a limit.
+    pub(crate) per_client: Option<usize>,
 }
 
 /// The timing of a shutdown.
@@ -179,6 +182,7 @@ impl Config {
                 admin: or_default(flags.admin.or(file.admin), DEFAULT_ADMIN),
                 tls: file.tls,
                 drain: file.drain,
+                per_client: file.per_client.most(),
                 token,
                 read_token,
                 gateway: listener,

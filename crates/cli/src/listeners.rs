@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tidegate_admin::{AccessGuard, AdminApi, SchemaFiles, is_loopback};
+use tidegate_admin::{AccessGuard, AdminApi, MAX_CONNECTIONS, SchemaFiles, is_loopback};
 use tidegate_core::Span;
 use tidegate_gateway::{GatewayConfig, GatewayContext, GatewayThreads, UpstreamSet};
 use tidegate_limiter::Clock;
@@ -16,7 +16,8 @@ use tidegate_net::http::page_guard::PageGuard;
 use tidegate_net::http1::Http1;
 use tidegate_net::listener::tls::TlsError;
 use tidegate_net::listener::{
-    ConnectionCounts, ConnectionHandler, ConnectionTimeouts, Listener, ListenerTls, socket,
+    ClientLimit, ConnectionBudget, ConnectionHandler, ConnectionLimits, ConnectionTimeouts,
+    Listener, ListenerTls, ProcessResources, SocketUsers, socket,
 };
 use tidegate_redis::OpenError;
 use tidegate_service::config_error::ConfigError;
@@ -39,7 +40,7 @@ pub(crate) struct BoundListener {
     name: &'static str,
     address: SocketAddr,
     tls: Option<Arc<ListenerTls>>,
-    connections: Arc<ConnectionCounts>,
+    limits: Arc<ConnectionLimits>,
     endpoint: Endpoint,
 }
 
@@ -68,6 +69,66 @@ pub(crate) struct ServeContext {
     pub(crate) gateway_threads: Vec<GatewayThreads>,
 }
 
+/// The resources of the process, and the limit of clients that all listeners share.
+#[derive(Debug)]
+pub(crate) struct ConnectionSharing {
+    pub(crate) resources: ProcessResources,
+    /// Set if the server uses Redis.
+    pub(crate) redis: bool,
+    /// The limit of one client address at the gateway; `None` without one.
+    pub(crate) client_limit: Option<ClientLimit>,
+}
+
+impl ConnectionSharing {
+    /// Divides the resources among the listeners that are on, and logs the numbers.
+    fn divide(&self, listen: &ListenConfig) -> ConnectionBudget {
+        let is_on = |address: &&ListenAddress| **address != ListenAddress::Off;
+        let services = [&listen.http, &listen.grpc, &listen.resp].into_iter().filter(is_on).count();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let number = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let users = SocketUsers {
+            services: number(services),
+            admin: if is_on(&&listen.admin) { number(MAX_CONNECTIONS) } else { 0 },
+            gateway_threads: if is_on(&&listen.gateway) { number(threads) } else { 0 },
+            redis: self.redis,
+        };
+        let budget = ConnectionBudget::divide(self.resources, users);
+        let ConnectionBudget { resources, reserved_files, service, gateway, upstream, admin } =
+            budget;
+        let (files, memory_bytes) = (resources.files, resources.memory_bytes);
+        tracing::info!(
+            files,
+            memory_bytes,
+            reserved_files,
+            service,
+            gateway,
+            upstream,
+            admin,
+            "connection budget: most connections of each of http, grpc and resp, and of the others"
+        );
+        if budget.is_small() {
+            tracing::warn!(
+                files,
+                memory_bytes,
+                "few connections are possible; raise the limit of open files (LimitNOFILE, ulimit -n) or the memory"
+            );
+        }
+        budget
+    }
+
+    /// Returns the limits of a listener with this share. One client address gets at most half of it, so that there is
+    /// always room for others.
+    fn limits(&self, name: &'static str, share: usize) -> ConnectionLimits {
+        let half = share.div_ceil(2);
+        let client_limit = self.client_limit.as_ref().map(|limit| ClientLimit {
+            // The callers of the other listeners are proxies and applications, which have connection pools.
+            connections: if name == "gateway" { limit.connections.min(half) } else { half },
+            ..limit.clone()
+        });
+        ConnectionLimits::new(name, share, client_limit)
+    }
+}
+
 /// The task of a listener. Its output is the number of connections that were aborted at the end.
 type ServeFuture = Pin<Box<dyn Future<Output = usize> + Send>>;
 
@@ -79,39 +140,48 @@ type ServeFuture = Pin<Box<dyn Future<Output = usize> + Send>>;
 pub(crate) async fn bind_all(
     listen: &ListenConfig,
     gateway: Option<GatewayConfig>,
+    sharing: ConnectionSharing,
     clock: &Clock,
 ) -> Result<Vec<BoundListener>, BindError> {
     let checks = [&listen.http, &listen.grpc, &listen.resp, &listen.gateway];
     if checks.into_iter().all(|address| *address == ListenAddress::Off) {
         return Err(BindError::AllOff);
     }
+    let budget = sharing.divide(listen);
+    let service = |name| sharing.limits(name, budget.service);
     let mut bound = Vec::new();
     if let ListenAddress::At(address) = &listen.http {
         let socket = bind_socket("http", address).await?;
         let endpoint = Endpoint::Http(socket, PageGuard::new(address));
-        bound.push(BoundListener::new("http", listen, &["http/1.1"], endpoint)?);
+        bound.push(BoundListener::new(service("http"), listen, &["http/1.1"], endpoint)?);
     }
     if let ListenAddress::At(address) = &listen.grpc {
         let socket = bind_socket("grpc", address).await?;
-        bound.push(BoundListener::new("grpc", listen, &["h2"], Endpoint::Grpc(socket))?);
+        bound.push(BoundListener::new(service("grpc"), listen, &["h2"], Endpoint::Grpc(socket))?);
     }
     if let ListenAddress::At(address) = &listen.resp {
         let socket = bind_socket("resp", address).await?;
         let auth = RespAuth::new(listen.resp_password.as_ref());
-        bound.push(BoundListener::new("resp", listen, &[], Endpoint::Resp(socket, auth))?);
+        bound.push(BoundListener::new(service("resp"), listen, &[], Endpoint::Resp(socket, auth))?);
     }
     if let (ListenAddress::At(address), Some(config)) = (&listen.gateway, gateway) {
         let sockets = tidegate_gateway::listen(address).await;
         let sockets = sockets.map_err(|error| address_error("gateway", address, error))?;
         let upstreams = UpstreamSet::new(config, clock.clone()).map_err(BindError::Upstream)?;
         let endpoint = Endpoint::Gateway(sockets, Arc::new(upstreams));
-        bound.push(BoundListener::new("gateway", listen, &["h2", "http/1.1"], endpoint)?);
+        let limits = sharing.limits("gateway", budget.gateway).with_max_upstream(budget.upstream);
+        bound.push(BoundListener::new(limits, listen, &["h2", "http/1.1"], endpoint)?);
     }
     if let ListenAddress::At(address) = &listen.admin {
         let socket = bind_socket("admin", address).await?;
         let guard = AccessGuard::new(listen.token.as_ref(), listen.read_token.as_ref(), address);
         let endpoint = Endpoint::Admin(socket, guard);
-        let admin = BoundListener::new("admin", listen, &["http/1.1"], endpoint)?;
+        let admin = BoundListener::new(
+            sharing.limits("admin", budget.admin),
+            listen,
+            &["http/1.1"],
+            endpoint,
+        )?;
         if listen.token.is_none() && !is_loopback(admin.address) {
             return Err(BindError::NoToken { address: address.clone() });
         }
@@ -131,11 +201,12 @@ fn address_error(listener: &'static str, address: &str, error: io::Error) -> Bin
 impl BoundListener {
     /// Returns a listener, with TLS if the configuration has it. `alpn` are the protocols that TLS negotiates.
     fn new(
-        name: &'static str,
+        limits: ConnectionLimits,
         listen: &ListenConfig,
         alpn: &[&str],
         endpoint: Endpoint,
     ) -> Result<Self, BindError> {
+        let name = limits.listener();
         let bound = match &endpoint {
             Endpoint::Http(socket, _)
             | Endpoint::Grpc(socket)
@@ -149,7 +220,7 @@ impl BoundListener {
         let address = bound.map_err(|error| address_error(name, "the bound address", error))?;
         let files = listen.tls.as_ref().and_then(|tls| tls.files_for(name));
         let tls = files.map(|files| ListenerTls::load(files.clone(), alpn).map(Arc::new));
-        Ok(Self { name, address, tls: tls.transpose()?, connections: Arc::default(), endpoint })
+        Ok(Self { name, address, tls: tls.transpose()?, limits: Arc::new(limits), endpoint })
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -174,7 +245,8 @@ impl BoundListener {
 
     /// Starts to accept connections.
     pub(crate) fn serve(self, context: &mut ServeContext) -> ServeFuture {
-        let Self { name, tls, connections, endpoint, .. } = self;
+        let Self { name, tls, limits, endpoint, .. } = self;
+        let connections = Arc::clone(limits.counts());
         let (service, clock) = (Arc::clone(&context.service), context.clock.clone());
         let identity = Arc::clone(&context.identity);
         let (closing, drain) = (context.closing.clone(), context.drain_timeout);
@@ -182,7 +254,7 @@ impl BoundListener {
         let listener = |listener: TcpListener, timeouts: ConnectionTimeouts| Listener {
             listener,
             tls: tls.clone(),
-            connections: Arc::clone(&connections),
+            limits: Arc::clone(&limits),
             timeouts: ConnectionTimeouts { drain, ..timeouts },
             clock: clock.clone(),
             closing: closing.clone(),
@@ -213,7 +285,7 @@ impl BoundListener {
                 context
                     .tasks
                     .push(tokio::spawn(Arc::clone(&admin.live).sample_every_second(service)));
-                serve(listener(socket, AdminApi::timeouts()), Http1(admin))
+                serve(listener(socket, ConnectionTimeouts::default()), Http1(admin))
             }
             Endpoint::Gateway(sockets, upstreams) => {
                 let sampled = Arc::clone(&upstreams);
@@ -225,7 +297,7 @@ impl BoundListener {
                     service,
                     identity,
                     tls,
-                    connections,
+                    limits,
                     timeouts,
                     clock,
                     closing,

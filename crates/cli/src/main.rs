@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod listeners;
 mod reference;
+mod resources;
 
 use std::process::ExitCode;
 

@@ -56,6 +56,8 @@ pub(crate) enum UpstreamError {
     Unreachable,
     /// No server accepted a connection in time.
     ConnectTimeout,
+    /// This process has its maximum of connections to upstreams.
+    NoSocket,
     /// The server closed the connection before it responded.
     ConnectionClosed,
     /// The server did not respond in time.
@@ -106,6 +108,7 @@ impl RequestForwarder {
             let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
             let conn = match connected {
                 Ok(conn) => conn,
+                Err(ConnectError::Full) => return Err(UpstreamError::NoSocket),
                 Err(error) => {
                     last_error = self.on_connect_error(server, &error);
                     unreachable.push(server.id);
@@ -211,6 +214,7 @@ impl RequestForwarder {
 
     fn on_connect_error(&self, server: &UpstreamServer, error: &ConnectError) -> UpstreamError {
         let (reason, error) = match error {
+            ConnectError::Full => return UpstreamError::NoSocket,
             ConnectError::Timeout => ("no connection in time", UpstreamError::ConnectTimeout),
             ConnectError::Failed(error) => (error.as_str(), UpstreamError::Unreachable),
         };

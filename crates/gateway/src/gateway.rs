@@ -26,6 +26,7 @@ use crate::pool::{self, ConnectionPool};
 use crate::proxied_requests::ProxiedRequests;
 use crate::proxy::{ConnectionContext, RequestProxy};
 use crate::upstream_set::UpstreamSet;
+use crate::upstream_socket::UpstreamSockets;
 
 /// Longest request head in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -58,11 +59,12 @@ impl Gateway {
         upstreams: &UpstreamSet,
         service: Arc<Service>,
         identity: Arc<Identity>,
-        connections: Arc<ConnectionCounts>,
+        sockets: UpstreamSockets,
         clock: Clock,
     ) -> Self {
         let config = &upstreams.config;
-        let pool = Arc::new(ConnectionPool::new(upstreams.server_count()));
+        let connections = Arc::clone(sockets.counts());
+        let pool = Arc::new(ConnectionPool::new(upstreams.server_count(), sockets));
         let counts = Arc::clone(&connections);
         let pace_limit = PaceLimit::new(clock.clone(), config.timeouts.body, counts);
         let proxy = RequestProxy {

@@ -11,6 +11,7 @@ use crate::config::{GatewayConfig, HealthConfig, ProxyTimeouts};
 use crate::forward::RequestForwarder;
 use crate::pool::ConnectionPool;
 use crate::upstream::{Upstream, UpstreamServer};
+use crate::upstream_socket::UpstreamSockets;
 
 /// Checks one server at the configured interval. Never returns; drop the future to stop.
 pub(crate) async fn run(
@@ -26,7 +27,7 @@ pub(crate) async fn run(
     };
     loop {
         // An empty pool: the check also has to prove that the server accepts new connections.
-        let pool = Arc::new(ConnectionPool::new(server_count));
+        let pool = Arc::new(ConnectionPool::new(server_count, UpstreamSockets::unlimited()));
         let forwarder = RequestForwarder { pool, clock: clock.clone(), timeouts };
         let passed = forwarder.probe(&server, check_request(&server, &health.path)).await;
         server.on_health_check(passed);

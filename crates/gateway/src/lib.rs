@@ -25,6 +25,7 @@ mod threads;
 mod tunnel;
 mod upstream;
 mod upstream_set;
+mod upstream_socket;
 mod upstream_stream;
 
 pub use self::config::{

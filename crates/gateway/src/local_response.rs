@@ -81,6 +81,9 @@ pub(crate) fn upstream_full() -> Response<Full<Bytes>> {
 /// Returns the response to a request that got none from the upstream.
 pub(crate) fn upstream_error(error: UpstreamError) -> Response<Full<Bytes>> {
     let (status, detail) = match error {
+        UpstreamError::NoSocket => {
+            return response::overloaded("the gateway has its maximum of connections to upstreams");
+        }
         UpstreamError::Unreachable => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
         UpstreamError::ConnectTimeout => {
             (StatusCode::GATEWAY_TIMEOUT, "the upstream could not be reached in time")

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::body::{RequestBody, UploadProgress};
 use crate::upstream::UpstreamServer;
+use crate::upstream_socket::{SocketPermit, UpstreamSocket, UpstreamSockets};
 use crate::upstream_stream::{TruncatedUpload, UpstreamStream};
 
 /// Interval at which idle connections are swept.
@@ -43,6 +44,7 @@ pub(crate) struct ConnectionPool {
     /// By [`UpstreamServer::id`].
     servers: Box<[ServerPool]>,
     sweeps: AtomicU64,
+    sockets: UpstreamSockets,
 }
 
 /// The connections to one server.
@@ -169,14 +171,16 @@ impl PooledConn {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     Timeout,
+    /// The pool has its maximum of connections, and none of them is idle. The server has not failed.
+    Full,
     Failed(String),
 }
 
 impl ConnectionPool {
     /// Creates an empty pool for servers with the ids `0..server_count`.
-    pub(crate) fn new(server_count: usize) -> Self {
+    pub(crate) fn new(server_count: usize, sockets: UpstreamSockets) -> Self {
         let servers = (0..server_count).map(|_| ServerPool::default()).collect();
-        Self { servers, sweeps: AtomicU64::new(0) }
+        Self { servers, sweeps: AtomicU64::new(0), sockets }
     }
 
     /// Closes connections that were idle for [`MAX_IDLE_SWEEPS`], and removes those that the server has closed.
@@ -202,7 +206,7 @@ impl ConnectionPool {
     /// Returns a free connection to a server, the most recently used first, or opens a new one.
     ///
     /// # Errors
-    /// No connection is free, and the server did not accept a new one within `timeout`.
+    /// No connection is free, and the server did not accept a new one within `timeout`, or the pool is full.
     pub(crate) async fn connection(
         &self,
         server: &UpstreamServer,
@@ -213,8 +217,38 @@ impl ConnectionPool {
         match pool.existing(server) {
             Some(conn) => Ok(conn),
             // Boxed: most requests find a connection, and do not carry the size of this future.
-            None => Box::pin(pool.open(server, clock, timeout)).await,
+            None => Box::pin(self.open(pool, server, clock, timeout)).await,
         }
+    }
+
+    async fn open(
+        &self,
+        pool: &ServerPool,
+        server: &UpstreamServer,
+        clock: &Clock,
+        timeout: Span,
+    ) -> Result<UpstreamConn, ConnectError> {
+        let permit = self.sockets.permit().or_else(|| {
+            // The place of an idle connection: its socket closes in the next poll of its task.
+            self.close_longest_idle().then(|| self.sockets.extra_permit())
+        });
+        match permit {
+            Some(permit) => pool.open(server, permit, clock, timeout).await,
+            None => Err(ConnectError::Full),
+        }
+    }
+
+    /// Closes the connection to any server that was idle for the longest time. Returns `false` if none is idle.
+    fn close_longest_idle(&self) -> bool {
+        let oldest = |pool: &&ServerPool| Some(pool.idle.lock().first()?.idle_since);
+        let idle = self.servers.iter().filter_map(|pool| Some((oldest(&pool)?, pool)));
+        let Some((_, pool)) = idle.min_by_key(|(idle_since, _)| *idle_since) else { return false };
+        let mut idle = pool.idle.lock();
+        let is_idle = !idle.is_empty();
+        if is_idle {
+            idle.remove(0);
+        }
+        is_idle
     }
 }
 
@@ -233,17 +267,18 @@ impl ServerPool {
     async fn open(
         &self,
         server: &UpstreamServer,
+        permit: SocketPermit,
         clock: &Clock,
         timeout: Span,
     ) -> Result<UpstreamConn, ConnectError> {
         let opening = async {
             if !server.may_use_http2() {
-                return connect(server, self).await;
+                return connect(server, self, permit).await;
             }
             let _opening = self.opening.lock().await;
             match self.existing(server) {
                 Some(conn) => Ok(conn),
-                None => connect(server, self).await,
+                None => connect(server, self, permit).await,
             }
         };
         tokio::select! {
@@ -289,10 +324,15 @@ impl SharedConn {
 }
 
 /// Connects to a server: TCP, then TLS if its URL is `https`, then HTTP.
-async fn connect(server: &UpstreamServer, pool: &ServerPool) -> Result<UpstreamConn, String> {
+async fn connect(
+    server: &UpstreamServer,
+    pool: &ServerPool,
+    permit: SocketPermit,
+) -> Result<UpstreamConn, String> {
     let address = (server.url.host.as_str(), server.url.port);
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
+    let stream = UpstreamSocket::new(stream, permit);
     let Some(tls) = &server.tls else {
         return http_handshake(stream, server.may_use_http2(), pool).await;
     };

@@ -153,7 +153,10 @@ impl RequestProxy {
         let places = InFlightPlaces { admitted, permit };
         let sent = self.forwarder.send(Request::from_parts(head, body), places, parties).await;
         let UpstreamResponse { mut response, pooled, in_flight } = sent.map_err(|error| {
-            route.upstream.count_outcome(RequestOutcome::Failed);
+            route.upstream.count_outcome(match error {
+                UpstreamError::NoSocket => RequestOutcome::Shed,
+                _ => RequestOutcome::Failed,
+            });
             let mut local = local_response::upstream_error(error);
             local_response::add_headers_if_absent(local.headers_mut(), reply.headers());
             local

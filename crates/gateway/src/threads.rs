@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate_limiter::Clock;
 use tidegate_net::listener::socket::listen_shared;
-use tidegate_net::listener::{ConnectionCounts, ConnectionTimeouts, Listener, ListenerTls};
+use tidegate_net::listener::{ConnectionLimits, ConnectionTimeouts, Listener, ListenerTls};
 use tidegate_service::identity::Identity;
 use tidegate_service::service::Service;
 use tokio::net::lookup_host;
@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::gateway::Gateway;
 use crate::upstream_set::UpstreamSet;
+use crate::upstream_socket::UpstreamSockets;
 
 /// Opens one listening socket for each available processor, all at the same address.
 ///
@@ -41,8 +42,8 @@ pub struct GatewayContext {
     pub identity: Arc<Identity>,
     /// TLS of the listener, if any.
     pub tls: Option<Arc<ListenerTls>>,
-    /// Counters of connections.
-    pub connections: Arc<ConnectionCounts>,
+    /// Limits and counters of client connections, which all threads share.
+    pub limits: Arc<ConnectionLimits>,
     /// Timeouts of client connections.
     pub timeouts: ConnectionTimeouts,
     /// The clock of timeouts.
@@ -71,12 +72,15 @@ impl GatewayThreads {
     ) -> io::Result<(Self, impl Future<Output = usize> + Send + use<>)> {
         let (running, stopped) = watch::channel(());
         let mut drained_threads = Vec::new();
+        let upstream_sockets = context.limits.counts().max_upstream() / listeners.len().max(1);
         for (number, listener) in listeners.into_iter().enumerate() {
             let (drained, on_drained) = oneshot::channel();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (context, stopped) = (context.clone(), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("gateway-{number}"));
-            thread.spawn(move || runtime.block_on(serve(listener, context, drained, stopped)))?;
+            thread.spawn(move || {
+                runtime.block_on(serve(listener, context, upstream_sockets, drained, stopped))
+            })?;
             drained_threads.push(on_drained);
         }
         let all_drained = async {
@@ -94,13 +98,14 @@ impl GatewayThreads {
 async fn serve(
     listener: TcpListener,
     context: GatewayContext,
+    upstream_sockets: usize,
     drained: oneshot::Sender<usize>,
     mut stopped: watch::Receiver<()>,
 ) {
-    let GatewayContext { upstreams, service, identity, tls, connections, timeouts, clock, closing } =
+    let GatewayContext { upstreams, service, identity, tls, limits, timeouts, clock, closing } =
         context;
-    let counts = Arc::clone(&connections);
-    let gateway = Gateway::new(&upstreams, service, identity, counts, clock.clone());
+    let sockets = UpstreamSockets::new(upstream_sockets, Arc::clone(limits.counts()));
+    let gateway = Gateway::new(&upstreams, service, identity, sockets, clock.clone());
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -110,7 +115,7 @@ async fn serve(
     let gateway = Arc::new(gateway);
     tokio::spawn(Arc::clone(&gateway).sweep_pool());
     let shared = true;
-    let listener = Listener { listener, tls, connections, timeouts, clock, closing, shared };
+    let listener = Listener { listener, tls, limits, timeouts, clock, closing, shared };
     let aborted = listener.serve(gateway).await;
     let _ = drained.send(aborted);
     // Tasks of this runtime may still send released slots to the store.

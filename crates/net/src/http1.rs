@@ -185,8 +185,6 @@ async fn drop_all(mut body: Incoming) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use http_body_util::Collected;
     use tidegate_core::{Span, Timestamp};
     use tidegate_limiter::ManualClock;
@@ -196,10 +194,9 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::listener::{ConnectionTimeouts, Listener, advance_past};
+    use crate::listener::{ConnectionLimits, ConnectionTimeouts, Listener, advance_past};
 
     const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
-        connections: 8,
         head: Span::from_secs(10),
         request: Span::from_secs(30),
         idle: Span::from_secs(90),
@@ -237,15 +234,19 @@ mod tests {
 
     impl TestListener {
         async fn open(timeouts: ConnectionTimeouts) -> Self {
+            Self::open_with_max(timeouts, 8).await
+        }
+
+        async fn open_with_max(timeouts: ConnectionTimeouts, max: usize) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let time = ManualClock::default();
             let (close, closing) = watch::channel(false);
             let clock = time.clock();
-            let connections = Arc::default();
+            let limits = Arc::new(ConnectionLimits::new("test", max, None));
             let shared = false;
             let listener =
-                Listener { listener, tls: None, connections, timeouts, clock, closing, shared };
+                Listener { listener, tls: None, limits, timeouts, clock, closing, shared };
             let serving = tokio::spawn(listener.serve(Arc::new(Http1(Echo))));
             Self { address, time, close, serving }
         }
@@ -391,18 +392,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_beyond_the_maximum_wait_to_be_accepted() {
-        let listener = TestListener::open(ConnectionTimeouts { connections: 1, ..TIMEOUTS }).await;
+    async fn connection_beyond_the_maximum_replaces_an_idle_one() {
+        let listener = TestListener::open_with_max(TIMEOUTS, 1).await;
         let mut first = listener.connect().await;
         exchange(&mut first).await;
         let mut second = listener.connect().await;
-        second.write_all(REQUEST).await.unwrap();
-        exchange(&mut first).await;
-        let mut byte = [0];
-        let nothing = second.try_read(&mut byte).map_err(|error| error.kind());
-        assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));
-        drop(first);
-        second.read_exact(&mut byte).await.unwrap();
+        exchange(&mut second).await;
+        assert_closed(first).await;
+        // A connection with a request in flight is not replaced.
+        let head =
+            b"POST / HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
+        second.write_all(head).await.unwrap();
+        second.read_exact(&mut [0; 25]).await.unwrap();
+        assert_closed(listener.connect().await).await;
+        second.write_all(b"hello").await.unwrap();
+        let mut response = Vec::new();
+        while !response.ends_with(b"\r\n\r\nhello") {
+            assert_ne!(second.read_buf(&mut response).await.unwrap(), 0, "closed");
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,8 @@
-//! Accepts connections of any protocol: limits their number, ends idle ones, and drains them.
+//! Accepts connections of any protocol: limits their number, closes idle ones, and drains them.
 
+mod connection_budget;
 mod connection_counts;
+mod connection_limits;
 mod handover;
 mod lingering_close;
 pub mod socket;
@@ -13,12 +15,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tidegate_core::{Span, Timestamp};
 use tidegate_limiter::Clock;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{mpsc, watch};
 
-pub use self::connection_counts::ConnectionCounts;
+pub use self::connection_budget::{ConnectionBudget, ProcessResources, SocketUsers};
+pub use self::connection_counts::{ConnectionCounts, RefusalReason};
+pub use self::connection_limits::{ClientLimit, ConnectionLimits};
 pub use self::lingering_close::{LingeringClose, lingering_close};
 pub use self::stream::{ObservedStream, Stream};
 use self::timeouts::ConnectionWatcher;
@@ -54,8 +59,8 @@ pub struct Peer {
 pub struct Listener {
     pub listener: TcpListener,
     pub tls: Option<Arc<ListenerTls>>,
-    /// Counts the connections.
-    pub connections: Arc<ConnectionCounts>,
+    /// Limits and counts the connections.
+    pub limits: Arc<ConnectionLimits>,
     pub timeouts: ConnectionTimeouts,
     pub clock: Clock,
     /// Becomes true when the listener has to close.
@@ -70,12 +75,14 @@ impl Listener {
     ///
     /// Returns the number of connections that were aborted at the end.
     pub async fn serve<H: ConnectionHandler>(self, handler: Arc<H>) -> usize {
-        let Self { listener, tls, connections, timeouts, clock, mut closing, shared } = self;
-        connections.add_max(timeouts.connections);
-        let permits = Arc::new(Semaphore::new(timeouts.connections));
-        let mut watcher = ConnectionWatcher::new(timeouts, clock.now());
-        let mut accept_end = None;
+        let Self { listener, tls, limits, timeouts, clock, mut closing, shared } = self;
+        let watcher = Arc::new(Mutex::new(ConnectionWatcher::new(timeouts, clock.now())));
+        limits.add_watcher(&watcher);
+        // Every connection has a sender, so that the receiver ends with the last connection.
+        let (open, mut all_ended) = mpsc::channel::<()>(1);
+        let (mut accept_end, mut accept_pause) = (None, None);
         loop {
+            let next_sweep = watcher.lock().next;
             tokio::select! {
                 () = wait_for_close(&mut closing), if accept_end.is_none() => {
                     if !shared {
@@ -85,10 +92,15 @@ impl Listener {
                     handover::stop_accepting(&listener);
                 }
                 () = sleep_until(&clock, accept_end) => break,
-                () = clock.sleep_until(watcher.next) => watcher.sweep(clock.now()),
-                accepted = accept(&listener, &permits) => match accepted {
-                    Ok((stream, address, permit)) => {
-                        let activity = watcher.activity();
+                () = clock.sleep_until(next_sweep) => watcher.lock().sweep(clock.now()),
+                () = sleep_until(&clock, accept_pause), if accept_pause.is_some() => {
+                    accept_pause = None;
+                }
+                accepted = listener.accept(), if accept_pause.is_none() => match accepted {
+                    Ok((stream, address)) => {
+                        let activity = watcher.lock().activity();
+                        let admitted = limits.admit(address.ip(), &activity, clock.now());
+                        let Some(admitted) = admitted else { continue };
                         let serving = serve_connection(
                             stream,
                             address,
@@ -96,34 +108,35 @@ impl Listener {
                             Arc::clone(&handler),
                             Arc::clone(&activity),
                         );
-                        let open = connections.accept();
+                        let open = open.clone();
                         let task = tokio::spawn(async move {
                             serving.await;
-                            drop((permit, open));
+                            drop((admitted, open));
                         });
-                        watcher.watch(activity, task.abort_handle());
+                        watcher.lock().watch(activity, task.abort_handle());
+                    }
+                    Err(error) if is_peer_error(&error) => {
+                        tracing::debug!(%error, "cannot accept a connection");
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection, retrying");
-                        if !is_peer_error(&error) {
-                            clock.sleep_until(clock.now() + ACCEPT_RETRY_PAUSE).await;
-                        }
+                        // The pause prevents a busy loop: the connection stays in the backlog.
+                        limits.on_accept_error(&error, clock.now());
+                        accept_pause = Some(clock.now() + ACCEPT_RETRY_PAUSE);
                     }
                 },
             }
         }
-        drop(listener);
-        watcher.close();
+        drop((listener, open));
+        watcher.lock().close();
         let end = clock.now() + timeouts.drain;
-        let all = u32::try_from(timeouts.connections).unwrap_or(u32::MAX);
         loop {
+            let next_sweep = watcher.lock().next;
             tokio::select! {
-                // All permits are free only when no connection is left.
-                _ = permits.acquire_many(all) => return 0,
-                () = clock.sleep_until(watcher.next.min(end)) => watcher.sweep(clock.now()),
+                _ = all_ended.recv() => return 0,
+                () = clock.sleep_until(next_sweep.min(end)) => watcher.lock().sweep(clock.now()),
             }
             if clock.now() >= end {
-                return watcher.abort_all();
+                return watcher.lock().abort_all();
             }
         }
     }
@@ -135,16 +148,6 @@ async fn sleep_until(clock: &Clock, instant: Option<Timestamp>) {
         Some(instant) => clock.sleep_until(instant).await,
         None => std::future::pending().await,
     }
-}
-
-/// Accepts the next connection once there is a permit for it. Cancel safe.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, address) = listener.accept().await?;
-    Ok((stream, address, permit))
 }
 
 /// Completes the TLS handshake, if there is TLS, and passes the connection to its handler.

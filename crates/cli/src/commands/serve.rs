@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tidegate_net::listener::ProcessResources;
 use tidegate_redis::{OpenError, Secret};
 use tidegate_service::reload::ReloadSignal;
 use tidegate_service::rules::{LoadedRules, RuleSource};
@@ -13,6 +14,7 @@ use crate::app::{App, ShutdownStage};
 use crate::commands::{CommandError, CommandOutput, ExitStatus};
 use crate::config::{Config, ConfigFlags, ListenAddress, PASSWORD_VARIABLE};
 use crate::listeners::{BindError, BoundListener};
+use crate::resources;
 
 /// Runs the rate limit server until SIGTERM or SIGINT.
 ///
@@ -102,6 +104,7 @@ A configuration:
   gateway: {upstreams: [{name: api, servers: [http://10.0.0.1:3000]}]} # and routes, timeouts,
                                           # max_wait, upstream_headers
   tls: {certificate: c.pem, key: k.pem}   # client_ca: ca.pem requires client certificates
+  connections: {per_client: 256}          # of one address at the gateway; or off
   drain: {delay: 2s, timeout: 25s}        # after SIGTERM: not ready, then no new connections";
 
 impl ServeCommand {
@@ -128,13 +131,14 @@ impl ServeCommand {
             gateway: self.gateway,
             upstream: self.upstream,
         })?;
-        raise_file_limit();
-        runtime.block_on(serve(config, reloads, output))
+        let resources = resources::raise_and_read();
+        runtime.block_on(serve(config, resources, reloads, output))
     }
 }
 
 async fn serve(
     config: Config,
+    resources: ProcessResources,
     reloads: ReloadSignal,
     output: &mut CommandOutput<'_>,
 ) -> Result<ExitStatus, CommandError> {
@@ -143,6 +147,7 @@ async fn serve(
     let store = config.store.to_string();
     let app = App::bind(
         &config.listen,
+        resources,
         rules,
         config.store,
         config.replies,
@@ -175,19 +180,6 @@ async fn serve(
         aborted => tracing::warn!(aborted, "drain timeout, connections aborted, stopping"),
     }
     Ok(ExitStatus::Success)
-}
-
-/// Raises the limit of open files, and so of connections, to the hard limit. The usual soft limit is 1024.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current == limit.maximum {
-        return;
-    }
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "cannot raise the limit of open files, fewer connections are possible");
-    }
 }
 
 /// Wraps the value of a flag, so that clap prints it in no message.

@@ -17,6 +17,7 @@ use tidegate_service::service::OnInvalidCall;
 use tidegate_service::service::rls::RlsHeaders;
 use tidegate_service::store::StoreConfig;
 
+use crate::config::connections::{PerClient, RawConnections};
 use crate::config::gateway::{GatewaySettings, RawGateway};
 use crate::config::identity::RawIdentity;
 use crate::config::reader::{FieldReader, folder};
@@ -48,6 +49,7 @@ pub(crate) struct ConfigFile {
     pub(crate) identity: IdentityConfig,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) drain: DrainConfig,
+    pub(crate) per_client: PerClient,
     pub(crate) forwarding: Option<GatewaySettings>,
 }
 
@@ -65,6 +67,7 @@ struct RawConfig {
     admin: RawAdmin,
     tls: Option<Spanned<RawTls>>,
     drain: RawDrain,
+    connections: RawConnections,
     gateway: Option<Spanned<RawGateway>>,
 }
 
@@ -207,6 +210,7 @@ impl ConfigFile {
                 delay: reader.span("drain.delay", raw.drain.delay, DrainConfig::DELAY),
                 timeout: reader.span("drain.timeout", raw.drain.timeout, DrainConfig::TIMEOUT),
             },
+            per_client: raw.connections.resolve(&mut reader),
             forwarding: (raw.gateway)
                 .map(|raw| raw.value.resolve(raw.referenced, folder(path), &mut reader)),
         };
@@ -311,7 +315,7 @@ pub(crate) enum FileKind {
 }
 
 /// Keys that occur only in a configuration.
-const CONFIG_KEYS: [&str; 10] = [
+const CONFIG_KEYS: [&str; 11] = [
     "listen",
     "store",
     "headers",
@@ -319,6 +323,7 @@ const CONFIG_KEYS: [&str; 10] = [
     "admin",
     "tls",
     "drain",
+    "connections",
     "identity",
     "resp",
     "gateway",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tidegate_limiter::MemoryStore;
 use tidegate_rules::schema::{Schema, parts};
 
+use super::connections::PerClient;
 use super::file::{DRAFTS, MemorySettings, ON_INVALID_CALL, RESETS, RLS_HEADERS};
 use super::tls::LISTENERS;
 use super::{DEFAULT_ADMIN, DEFAULT_GATEWAY, DEFAULT_GRPC, DEFAULT_HTTP, DEFAULT_RESP};
@@ -38,6 +39,7 @@ pub(crate) fn schema() -> Schema {
     .key("admin", admin())
     .key("tls", tls())
     .key("drain", drain())
+    .key("connections", connections())
     .key("gateway", gateway::schema());
     parts().into_iter().fold(config, |config, (name, part)| config.define(name, part))
 }
@@ -366,6 +368,21 @@ fn drain() -> Schema {
         )
         .key("timeout", time("Time to complete requests in flight after that. Connections that are still open are then aborted.", "25s", "20s"))
         .example(json!({"delay": "5s", "timeout": "20s"}))
+}
+
+fn connections() -> Schema {
+    Schema::map("Connections of clients. Their number at each listener follows from the limit of open files and from the memory.")
+        .key(
+            "per_client",
+            Schema::any("Most connections of one client address at the gateway, or `off`: 1 to 1,000,000, and at most half of the listener's share. An IPv6 client has the prefix of `identity.ipv6_prefix`. Loopback and `identity.trusted_proxies` have no such limit.")
+                .with("type", vec!["string", "integer"])
+                .with("minimum", 1)
+                .with("maximum", PerClient::MAX)
+                .with("pattern", "^(off|[0-9_]+)$")
+                .with_default(PerClient::DEFAULT)
+                .example(100),
+        )
+        .example(json!({"per_client": 100}))
 }
 
 /// Returns the schema of a time, which may be `0s`.

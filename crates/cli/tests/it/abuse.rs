@@ -1,6 +1,8 @@
 //! Hostile and broken clients: every listener keeps answering other clients, and frees the memory and sockets of
 //! connections that were closed.
 
+mod connections;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;

@@ -13,7 +13,18 @@ use tidegate_testkit::WAIT_TIMEOUT;
 
 /// Returns the command `tidegate` without the `TIDEGATE_` variables of this process.
 pub(crate) fn tidegate() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    without_variables(Command::new(env!("CARGO_BIN_EXE_tidegate")))
+}
+
+/// Returns the command `tidegate` with a hard limit of open files.
+pub(crate) fn tidegate_with_open_files(max: u32) -> Command {
+    let mut command = without_variables(Command::new("sh"));
+    let script = format!("ulimit -n {max} && exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tidegate")]);
+    command
+}
+
+fn without_variables(mut command: Command) -> Command {
     for name in std::env::vars_os().map(|(name, _)| name) {
         if name.to_str().is_some_and(|name| name.starts_with("TIDEGATE_")) {
             command.env_remove(name);

@@ -1,18 +1,48 @@
 //! Connection counters of a listener.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of a listener: connections that are open, that were accepted, that were closed because they abandoned
-/// requests, and that may be open at once; bodies that were too slow; wrong tokens and passwords.
+/// Counters of a listener: connections that are open, that were accepted, refused, evicted, or closed because they
+/// abandoned requests, and that may be open at once; bodies that were too slow; wrong tokens and passwords.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     open: AtomicU64,
     accepted: AtomicU64,
     abandoning: AtomicU64,
     slow_bodies: AtomicU64,
-    max: AtomicUsize,
+    max: usize,
+    max_upstream: usize,
     auth_failures: AtomicU64,
+    evicted: AtomicU64,
+    /// By [`RefusalReason`].
+    refused: [AtomicU64; RefusalReason::ALL.len()],
+    /// Open connections to upstreams; only of the gateway.
+    upstream_open: AtomicU64,
+}
+
+/// The reason why a new connection was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// The listener has its maximum of connections, and none of them is idle.
+    Full,
+    /// The client address has its maximum of connections.
+    Client,
+    /// The process or the system has no file descriptor. The connection waits until there is one.
+    Files,
+}
+
+impl RefusalReason {
+    pub const ALL: [Self; 3] = [Self::Full, Self::Client, Self::Files];
+
+    /// Returns the name in metrics and logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Client => "client",
+            Self::Files => "files",
+        }
+    }
 }
 
 /// Counts a connection as open until it is dropped.
@@ -20,9 +50,20 @@ pub struct ConnectionCounts {
 pub struct OpenConnection(Arc<ConnectionCounts>);
 
 impl ConnectionCounts {
-    /// Raises the limit of open connections; a listener with several sockets calls it for each.
-    pub fn add_max(&self, max: usize) {
-        self.max.fetch_add(max, Ordering::Relaxed);
+    /// Returns the counters of a listener with this limit of open connections.
+    pub fn new(max: usize) -> Self {
+        Self { max, ..Self::default() }
+    }
+
+    /// Returns these counters with a limit of connections to upstreams.
+    #[must_use]
+    pub fn with_max_upstream(self, max_upstream: usize) -> Self {
+        Self { max_upstream, ..self }
+    }
+
+    /// Returns the limit of connections to upstreams; 0 if the listener has none.
+    pub fn max_upstream(&self) -> usize {
+        self.max_upstream
     }
 
     /// Counts a connection as open until the returned guard is dropped.
@@ -74,7 +115,42 @@ impl ConnectionCounts {
 
     /// Returns the limit of open connections.
     pub fn max(&self) -> usize {
-        self.max.load(Ordering::Relaxed)
+        self.max
+    }
+
+    /// Counts an idle connection that was closed for a new one.
+    pub(crate) fn count_evicted(&self) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of idle connections that were closed for new ones.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection to an upstream as open.
+    pub fn open_upstream(&self) {
+        self.upstream_open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection to an upstream as closed.
+    pub fn close_upstream(&self) {
+        self.upstream_open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of open connections to upstreams.
+    pub fn upstream_open(&self) -> u64 {
+        self.upstream_open.load(Ordering::Relaxed)
+    }
+
+    /// Counts a new connection that was not accepted.
+    pub(crate) fn count_refused(&self, reason: RefusalReason) {
+        self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of new connections that were not accepted for this reason.
+    pub fn refused(&self, reason: RefusalReason) -> u64 {
+        self.refused[reason as usize].load(Ordering::Relaxed)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Ends connections that stay in one phase for too long. Each records its phase, and one sweep checks them all.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -11,11 +12,16 @@ use tokio::task::AbortHandle;
 /// Interval of the sweeps. A connection has up to two intervals more than its timeout.
 pub const SWEEP_INTERVAL: Span = Span::SECOND;
 
-/// The maximum number of connections of a listener, and the timeout of each phase.
+/// Sweeps after which an evicted connection is aborted, and after which one without a request may be evicted.
+const EVICTION_TICKS: u64 = 2;
+/// Most connections that one scan selects for eviction.
+const MAX_CANDIDATES: usize = 64;
+/// A scan of all connections is allowed once a sweep, and once for each 1/16 of them that is wanted.
+const SCAN_SHARE: usize = 16;
+
+/// The timeout of each phase of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionTimeouts {
-    /// Most connections at once; more wait to be accepted.
-    pub connections: usize,
     /// Time from the first byte of a request, or from connecting, to the end of its head.
     pub head: Span,
     /// Time from the end of the head to the reply, the body included.
@@ -32,7 +38,6 @@ pub struct ConnectionTimeouts {
 impl Default for ConnectionTimeouts {
     fn default() -> Self {
         Self {
-            connections: 10_000,
             head: Span::from_secs(10),
             request: Span::from_secs(30),
             idle: Span::from_secs(90),
@@ -42,7 +47,8 @@ impl Default for ConnectionTimeouts {
     }
 }
 
-/// Ends connections that have been in one phase for too long.
+/// Ends connections that have been in one phase for too long, and finds those that were idle for the longest time.
+#[derive(Debug)]
 pub(crate) struct ConnectionWatcher {
     timeouts: ConnectionTimeouts,
     /// Time of the next sweep.
@@ -52,11 +58,33 @@ pub(crate) struct ConnectionWatcher {
     ticks: Arc<AtomicU64>,
     watched: Vec<WatchedConnection>,
     closing: bool,
+    /// Connections to evict, the first one first. A candidate in another phase by then is skipped.
+    candidates: VecDeque<EvictionCandidate>,
+    /// Evicted connections that may not have ended, and the ticks of their eviction.
+    evicted: VecDeque<(WatchedConnection, u64)>,
+    /// The tick of the last scan for candidates, and the number of evictions that were wanted since.
+    last_scan: Option<u64>,
+    wanted: usize,
 }
 
+#[derive(Clone, Debug)]
 struct WatchedConnection {
     activity: Arc<Activity>,
     task: AbortHandle,
+}
+
+/// A connection that may be evicted while it stays in its phase.
+#[derive(Debug)]
+struct EvictionCandidate {
+    connection: WatchedConnection,
+    phase_and_tick: (Phase, u64),
+}
+
+impl WatchedConnection {
+    /// Returns whether no request is in flight.
+    fn has_no_request(&self) -> bool {
+        matches!(self.activity.phase(), Phase::Idle | Phase::Head)
+    }
 }
 
 impl ConnectionWatcher {
@@ -67,6 +95,10 @@ impl ConnectionWatcher {
             ticks: Arc::default(),
             watched: Vec::new(),
             closing: false,
+            candidates: VecDeque::new(),
+            evicted: VecDeque::new(),
+            last_scan: None,
+            wanted: 0,
         }
     }
 
@@ -97,6 +129,96 @@ impl ConnectionWatcher {
             }
             !overdue && !connection.task.is_finished()
         });
+        self.evicted.retain(|(connection, evicted)| {
+            let overdue = ticks >= evicted + EVICTION_TICKS && connection.has_no_request();
+            if overdue {
+                connection.task.abort();
+            }
+            !overdue && !connection.task.is_finished()
+        });
+    }
+
+    /// Returns the number of sweeps for which the next connection to evict has been idle, and the number of connections.
+    /// `None` if none is idle.
+    ///
+    /// If none is idle, it may be a connection that has sent no complete request for more than a second.
+    pub(crate) fn idle_age(&mut self) -> Option<(u64, usize)> {
+        self.wanted += 1;
+        loop {
+            while let Some(candidate) = self.candidates.front() {
+                let EvictionCandidate { connection, phase_and_tick } = candidate;
+                let current = connection.activity.phase_and_tick();
+                let is_open = connection.activity.is_open() && !connection.task.is_finished();
+                if is_open && current == *phase_and_tick {
+                    let age = self.ticks.load(Ordering::Relaxed).saturating_sub(current.1);
+                    return Some((age, self.watched.len()));
+                }
+                self.candidates.pop_front();
+            }
+            if !self.find_candidates() {
+                return None;
+            }
+        }
+    }
+
+    /// Selects the connections that were idle for the longest time. Returns `false` if there is none, or if the last scan
+    /// was too recent: its cost is spread over many new connections.
+    fn find_candidates(&mut self) -> bool {
+        let tick = self.ticks.load(Ordering::Relaxed);
+        if self.last_scan == Some(tick) && self.wanted < self.watched.len() / SCAN_SHARE {
+            return false;
+        }
+        (self.last_scan, self.wanted) = (Some(tick), 0);
+        let (mut idle, mut silent) = (Vec::new(), Vec::new());
+        for (index, connection) in self.watched.iter().enumerate() {
+            if !connection.activity.is_open() || connection.task.is_finished() {
+                continue;
+            }
+            match connection.activity.phase_and_tick() {
+                (Phase::Idle, since) => idle.push((since, index)),
+                (Phase::Head, since) if tick >= since + EVICTION_TICKS => {
+                    silent.push((since, index));
+                }
+                _ => {}
+            }
+        }
+        let (phase, mut found) = match idle.is_empty() {
+            false => (Phase::Idle, idle),
+            true => (Phase::Head, silent),
+        };
+        if found.len() > MAX_CANDIDATES {
+            found.select_nth_unstable(MAX_CANDIDATES);
+            found.truncate(MAX_CANDIDATES);
+        }
+        found.sort_unstable();
+        self.candidates.extend(found.into_iter().map(|(since, index)| EvictionCandidate {
+            connection: self.watched[index].clone(),
+            phase_and_tick: (phase, since),
+        }));
+        !self.candidates.is_empty()
+    }
+
+    /// Closes the connection that [`idle_age`](Self::idle_age) has found. Returns `false` if it has ended meanwhile.
+    pub(crate) fn evict_idle(&mut self) -> bool {
+        let Some(candidate) = self.candidates.pop_front() else { return false };
+        let connection = candidate.connection;
+        if !connection.activity.evict() {
+            return false;
+        }
+        self.evicted.push_back((connection, self.ticks.load(Ordering::Relaxed)));
+        true
+    }
+
+    /// Aborts the evicted connection that has been closing for the longest time. Returns `false` if there is none without
+    /// a request in flight.
+    pub(crate) fn abort_evicted(&mut self) -> bool {
+        self.evicted.retain(|(connection, _)| !connection.task.is_finished());
+        let index = self.evicted.iter().position(|(connection, _)| connection.has_no_request());
+        let Some((connection, _)) = index.and_then(|index| self.evicted.remove(index)) else {
+            return false;
+        };
+        connection.task.abort();
+        true
     }
 
     /// Makes every connection end after its request in flight.
@@ -147,8 +269,15 @@ pub struct Activity {
     phase_and_tick: AtomicU64,
     ticks: Arc<AtomicU64>,
     closing: AtomicBool,
+    /// [`OPEN`], [`EVICTED`] or [`ENDED`].
+    state: AtomicU8,
     waker: Mutex<Option<Waker>>,
 }
+
+/// States of a connection. An eviction and the end of the connection may race, and the first one wins.
+const OPEN: u8 = 0;
+const EVICTED: u8 = 1;
+const ENDED: u8 = 2;
 
 impl Activity {
     /// Creates the record of a new connection, in the phase of its first request head.
@@ -157,6 +286,7 @@ impl Activity {
             phase_and_tick: AtomicU64::new(0),
             ticks,
             closing: AtomicBool::new(false),
+            state: AtomicU8::new(OPEN),
             waker: Mutex::new(None),
         };
         activity.set_phase(Phase::Head);
@@ -214,6 +344,26 @@ impl Activity {
             none => *none = Some(context.waker().clone()),
         }
         Poll::Pending
+    }
+
+    /// Returns whether the connection was neither evicted nor has ended.
+    fn is_open(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == OPEN
+    }
+
+    /// Makes the connection end after its request in flight. Returns `false` if it has ended or was evicted before.
+    fn evict(&self) -> bool {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let evicted = self.state.compare_exchange(OPEN, EVICTED, order, failed).is_ok();
+        if evicted {
+            self.close();
+        }
+        evicted
+    }
+
+    /// Records the end of the connection, and returns whether it was evicted.
+    pub(crate) fn end(&self) -> bool {
+        self.state.swap(ENDED, Ordering::AcqRel) == EVICTED
     }
 
     fn close(&self) {

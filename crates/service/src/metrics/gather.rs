@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::{CallStatus, InvalidReason};
 use tidegate_limiter::{Limiter, MemoryStore, Store};
+use tidegate_net::listener::RefusalReason;
 use tidegate_redis::{Latency, RedisStore, ServerReport, ServerUse};
 use tidegate_rules::{Mode, OnStoreFailure};
 
@@ -138,6 +139,21 @@ fn listeners(counters: &ServerCounters, exposition: &mut Exposition) {
     exposition.add_family(names::CONNECTIONS_ACCEPTED, accepted);
     let limits = listeners.iter().map(|(name, listener)| (label("listener", name), listener.max()));
     exposition.add_family(names::CONNECTIONS_LIMIT, limits);
+    let evicted =
+        listeners.iter().map(|(name, listener)| (label("listener", name), listener.evicted()));
+    exposition.add_family(names::CONNECTIONS_EVICTED, evicted);
+    let refused = listeners.iter().flat_map(|(name, listener)| {
+        RefusalReason::ALL.into_iter().map(move |reason| {
+            let labels = labels([("listener", *name), ("reason", reason.label())]);
+            (labels, listener.refused(reason))
+        })
+    });
+    exposition.add_family(names::CONNECTIONS_REFUSED, refused);
+    let gateway = listeners.iter().map(|(_, listener)| listener);
+    for listener in gateway.filter(|listener| listener.max_upstream() > 0) {
+        exposition.add(names::UPSTREAM_CONNECTIONS, listener.upstream_open());
+        exposition.add(names::UPSTREAM_CONNECTIONS_LIMIT, listener.max_upstream());
+    }
     let abandoning =
         listeners.iter().map(|(name, listener)| (label("listener", name), listener.abandoning()));
     exposition.add_family(names::CONNECTIONS_ABANDONING, abandoning);

@@ -53,7 +53,11 @@ metrics! {
 
     CONNECTIONS: Gauge "tidegate_connections", "Open connections by listener.";
     CONNECTIONS_ACCEPTED: Counter "tidegate_connections_accepted", "Connections accepted by listener.";
-    CONNECTIONS_LIMIT: Gauge "tidegate_connections_limit", "Most open connections by listener; further ones wait to be accepted.";
+    CONNECTIONS_LIMIT: Gauge "tidegate_connections_limit", "Share of open connections by listener; a new one beyond it replaces an idle one.";
+    CONNECTIONS_EVICTED: Counter "tidegate_connections_evicted", "Idle connections that a full listener closed for new ones.";
+    CONNECTIONS_REFUSED: Counter "tidegate_connections_refused", "New connections that a listener did not accept, by reason.";
+    UPSTREAM_CONNECTIONS: Gauge "tidegate_upstream_connections", "Open connections to upstreams.";
+    UPSTREAM_CONNECTIONS_LIMIT: Gauge "tidegate_upstream_connections_limit", "Most open connections to upstreams.";
     AUTH_FAILURES: Counter "tidegate_auth_failures", "Wrong tokens and passwords by listener.";
     CONNECTIONS_ABANDONING: Counter "tidegate_connections_abandoning", "Connections that a listener closed because they abandoned too many requests.";
     SLOW_BODIES: Counter "tidegate_slow_bodies", "Requests that a listener ended because the client sent or took a body too slowly.";

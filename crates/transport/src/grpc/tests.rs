@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use http_body_util::BodyExt;
 use tidegate_core::HeaderStyle;
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
-use tidegate_net::listener::{Listener, advance_past};
+use tidegate_net::listener::{ConnectionLimits, Listener, advance_past};
 use tidegate_proto::tidegate::v1::CheckRequest;
 use tidegate_rules::RuleSet;
 use tidegate_service::identity::Caller;
@@ -40,9 +40,9 @@ impl GrpcServer {
         let limiter = Limiter::builder().clock(clock.clone()).store(store).build();
         let service = Arc::new(Service::new(limiter, HeaderStyle::default()));
         let grpc = Arc::new(GrpcApi::new(service, clock.clone(), closing.clone()));
-        let (timeouts, connections) = (timeouts(), Arc::default());
+        let (timeouts, limits) = (timeouts(), Arc::new(ConnectionLimits::new("grpc", 8, None)));
         let listener =
-            Listener { listener, tls: None, timeouts, clock, closing, connections, shared: false };
+            Listener { listener, tls: None, timeouts, clock, closing, limits, shared: false };
         tokio::spawn(listener.serve(grpc));
         Self { address, time, _close: close }
     }

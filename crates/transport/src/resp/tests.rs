@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tidegate_core::HeaderStyle;
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_net::auth_failures::AuthFailures;
-use tidegate_net::listener::{Listener, SWEEP_INTERVAL, advance_past};
+use tidegate_net::listener::{ConnectionLimits, Listener, SWEEP_INTERVAL, advance_past};
 use tidegate_rules::RuleSet;
 use tidegate_service::service::internal_rules;
 use tidegate_service::store::AnyStore;
@@ -18,7 +18,6 @@ use tokio::task::JoinHandle;
 use super::*;
 
 const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
-    connections: 8,
     head: Span::from_secs(10),
     request: Span::from_secs(30),
     idle: Span::from_secs(90),
@@ -50,7 +49,7 @@ impl RespServer {
             timeouts,
             clock,
             closing,
-            connections: Arc::default(),
+            limits: Arc::new(ConnectionLimits::new("resp", 8, None)),
             shared: false,
         };
         let failures = AuthFailures::new("resp", time.clock(), Arc::default());
