@@ -31,7 +31,7 @@ fn memory_bytes(read: impl Fn(&str) -> Option<String>) -> u64 {
         line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
     });
     let groups = read("/proc/self/cgroup").unwrap_or_default();
-    let limits = groups.lines().flat_map(|line| group_limit_files(line));
+    let limits = groups.lines().flat_map(group_limit_files);
     // A group without a limit reports "max", or in version 1 a number beyond any memory.
     let group = limits.filter_map(|file| read(&file)?.trim().parse().ok()).min();
     let known = [machine, group].into_iter().flatten().min();

@@ -79,7 +79,7 @@ impl GatewayThreads {
             let (context, stopped) = (context.clone(), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("gateway-{number}"));
             thread.spawn(move || {
-                runtime.block_on(serve(listener, context, upstream_sockets, drained, stopped))
+                runtime.block_on(serve(listener, context, upstream_sockets, drained, stopped));
             })?;
             drained_threads.push(on_drained);
         }

@@ -10,12 +10,12 @@ use tidegate_core::Timestamp;
 
 use crate::canonical::encode_conditions;
 use crate::condition::{Condition, ValuePatterns, ValueTest};
-use crate::condition_index::FixedHasher;
 use crate::error::{ErrorReport, quote};
 use crate::ignored::IgnoredDifferences;
 use crate::limits::Override;
 use crate::network::NetworkSet;
 use crate::parse::condition::{IGNORE_KEY, NOT_KEY};
+use crate::pattern_set::FixedHasher;
 use crate::raw::{RawRule, peek};
 use crate::rule::{Mode, Rule};
 use crate::source_range::SourceRange;

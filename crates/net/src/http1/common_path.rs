@@ -33,7 +33,7 @@ pub(crate) async fn serve<H: HttpHandler>(
     let mut responses = ResponseBuffer::default();
     loop {
         match common_request::parse(&buffer, H::COMMON_PATH) {
-            // hyper ends the connection after its next response, and says so in a header.
+            // hyper announces the end of the connection in its next response.
             _ if activity.is_closing() => break,
             ParsedRequest::Complete(body) => {
                 activity.set_phase(Phase::Request);

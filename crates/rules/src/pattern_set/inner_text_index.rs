@@ -58,6 +58,9 @@ struct InnerGlob {
     is_last_anchored: bool,
 }
 
+/// A needle, and the numbers of the texts that contain it.
+type NeedleTexts<'p> = (&'p [u8], SmallVec<[u32; 2]>);
+
 impl InnerTextIndex {
     /// Longest text of the automaton. Of a longer text of a glob, the part of this length is searched that the fewest
     /// other texts have.
@@ -142,7 +145,7 @@ impl InnerTextIndex {
     }
 
     /// Returns the texts without globs, and the needles with their texts.
-    fn with_texts<'p>(texts: &[&'p str]) -> (Vec<InnerText>, Vec<(&'p [u8], SmallVec<[u32; 2]>)>) {
+    fn with_texts<'p>(texts: &[&'p str]) -> (Vec<InnerText>, Vec<NeedleTexts<'p>>) {
         let parts = |text: &'p str| {
             let whole = text.len() <= Self::MAX_NEEDLE_BYTES;
             let size = if whole { text.len() } else { Self::MAX_NEEDLE_BYTES };

@@ -354,7 +354,7 @@ async fn allowed_client_is_shared_and_the_latest_change_of_any_node_applies() {
     // Redis loses its data; the nodes restore the entry.
     server.query::<()>(&["FLUSHALL"]);
     let late = start_node(&server.url()).await;
-    wait_for_action(&[late.clone()], "alice", BlockAction::Allow).await;
+    wait_for_action(std::slice::from_ref(&late), "alice", BlockAction::Allow).await;
     unblock(&late, "user", "alice");
     wait_for_agreement(&nodes, "user", "alice", false).await;
     assert!(!nodes[0].check(&alice).await.is_allow_listed());

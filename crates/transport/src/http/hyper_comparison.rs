@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_core::HeaderStyle;
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_net::http1::Http1;
-use tidegate_net::listener::{ConnectionHandler, ConnectionTimeouts, Listener};
+use tidegate_net::listener::{ConnectionHandler, ConnectionLimits, ConnectionTimeouts, Listener};
 use tidegate_rules::RuleSet;
 use tidegate_service::identity::IdentityConfig;
 use tidegate_service::store::AnyStore;
@@ -76,9 +76,10 @@ fn api() -> HttpApi {
 async fn serve<H: ConnectionHandler>(handler: H, closing: watch::Receiver<bool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (clock, connections) = (ManualClock::default().clock(), Arc::default());
+    let clock = ManualClock::default().clock();
+    let limits = Arc::new(ConnectionLimits::new("http", 8, None));
     let (timeouts, tls, shared) = (ConnectionTimeouts::default(), None, false);
-    let listener = Listener { listener, tls, connections, timeouts, clock, closing, shared };
+    let listener = Listener { listener, tls, limits, timeouts, clock, closing, shared };
     tokio::spawn(listener.serve(Arc::new(handler)));
     address
 }
