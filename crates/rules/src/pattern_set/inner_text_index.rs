@@ -31,6 +31,9 @@ pub(crate) struct InnerTextIndex {
     globs: Box<[InnerGlob]>,
 }
 
+/// Bytes that the automaton searches, and the texts that contain them.
+type Needle<'p> = (&'p [u8], SmallVec<[u32; 2]>);
+
 /// A text between two stars.
 #[derive(Clone, Debug)]
 struct InnerText {
@@ -57,9 +60,6 @@ struct InnerGlob {
     /// Set if `*` follows the last group, which so ends in the segment in which the suffix starts.
     is_last_anchored: bool,
 }
-
-/// A needle, and the numbers of the texts that contain it.
-type NeedleTexts<'p> = (&'p [u8], SmallVec<[u32; 2]>);
 
 impl InnerTextIndex {
     /// Longest text of the automaton. Of a longer text of a glob, the part of this length is searched that the fewest
@@ -145,7 +145,7 @@ impl InnerTextIndex {
     }
 
     /// Returns the texts without globs, and the needles with their texts.
-    fn with_texts<'p>(texts: &[&'p str]) -> (Vec<InnerText>, Vec<NeedleTexts<'p>>) {
+    fn with_texts<'p>(texts: &[&'p str]) -> (Vec<InnerText>, Vec<Needle<'p>>) {
         let parts = |text: &'p str| {
             let whole = text.len() <= Self::MAX_NEEDLE_BYTES;
             let size = if whole { text.len() } else { Self::MAX_NEEDLE_BYTES };
