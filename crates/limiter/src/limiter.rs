@@ -202,6 +202,28 @@ impl<S: Store> Limiter<S> {
         self.check_into(request.into(), None).await
     }
 
+    /// Checks a request as [`check`](Self::check) does, if nothing has to be awaited: if the client is blocked, if no rule
+    /// applies, or if the only rule is charged in a store that replies at once. Otherwise returns `None`, and nothing was
+    /// charged.
+    ///
+    /// For servers, which answer most requests without the cost of a future.
+    ///
+    /// # Panics
+    /// The target is a rule that does not exist.
+    #[inline]
+    pub fn check_now<'a, 'q: 'a>(
+        &self,
+        request: impl Into<CheckRequest<'a, 'q>>,
+    ) -> Option<Decision> {
+        let check = request.into();
+        if let Some(decision) = self.blocked(check.request) {
+            return Some(decision);
+        }
+        let decision = self.charge_now(&self.inner.planner.plan(&check), None)?;
+        self.record_denials(&check, &decision);
+        Some(decision)
+    }
+
     /// Checks a request as [`check`](Self::check) does. Returns a receipt for refunds too.
     ///
     /// # Panics
@@ -218,13 +240,16 @@ impl<S: Store> Limiter<S> {
     async fn check_into(
         &self,
         check: CheckRequest<'_, '_>,
-        receipt: Option<&mut Receipt>,
+        mut receipt: Option<&mut Receipt>,
     ) -> Decision {
         if let Some(decision) = self.listed(check.request) {
             return decision;
         }
         let mut charges = self.inner.planner.plan(&check);
-        let decision = self.charge(&mut charges, receipt).await;
+        let decision = match self.charge_now(&charges, receipt.as_deref_mut()) {
+            Some(decision) => decision,
+            None => self.charge(&mut charges, receipt).await,
+        };
         self.record_denials(&check, &decision);
         decision
     }

@@ -153,6 +153,13 @@ pub trait Store: Send + Sync + 'static {
         mode: ChargeMode,
     ) -> impl Future<Output = ChargeResults> + Send;
 
+    /// Charges one key, as [`charge`](Self::charge) does with one charge in [`ChargeMode::Spend`], if the store can do so
+    /// without waiting. Otherwise returns `None`, and nothing was charged.
+    fn charge_now(&self, charge: &Charge<'_>) -> Option<Outcome> {
+        let _ = charge;
+        None
+    }
+
     /// Returns whether nodes that share this store can lease tokens of it.
     fn supports_leases(&self) -> bool {
         false

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit};
+use tidegate_core::{Key, Keyer, LeaseGrant, LeaseRequest, Limit, Outcome};
 use tidegate_limiter::{
     Charge, ChargeMode, ChargeResults, Clock, MembershipView, MemoryStore, Refund, Share, Store,
     StoreError,
@@ -130,6 +130,14 @@ impl Store for AnyStore {
             Self::Memory(store) => store.charge(charges, mode).await,
             // Boxed, so that the future of a check in memory stays small.
             Self::Redis(store) => Box::pin(store.charge(charges, mode)).await,
+        }
+    }
+
+    #[inline]
+    fn charge_now(&self, charge: &Charge<'_>) -> Option<Outcome> {
+        match self {
+            Self::Memory(store) => store.charge_now(charge),
+            Self::Redis(_) => None,
         }
     }
 

@@ -10,7 +10,7 @@ use super::receipt::{Receipt, RefundGuard};
 use super::{CheckRequest, Limiter};
 use crate::coordination::{Coordinator, LocalCharges};
 use crate::store::{Charge, ChargeMode, ChargeResult, ChargeResults, Refund, Store, StoreError};
-use crate::trace::CheckSpan;
+use crate::trace::{self, CheckSpan};
 
 /// Charges of an undecided request that this node made without the store. Rolled back on drop.
 struct RollbackGuard<'l, S: Store> {
@@ -59,6 +59,25 @@ impl CheckBatch<'_> {
 }
 
 impl<S: Store> Limiter<S> {
+    /// Charges one request to its only rule in a store that replies at once. In every other case returns `None`, and
+    /// nothing was charged: [`charge`](Self::charge) decides then, and while spans are enabled, which it writes.
+    #[inline]
+    pub(crate) fn charge_now(
+        &self,
+        charges: &[RuleCharge<'_>],
+        receipt: Option<&mut Receipt>,
+    ) -> Option<Decision> {
+        let [charge] = charges else {
+            return charges.is_empty().then(|| Decision::of(RuleOutcomes::new()));
+        };
+        if charge.mode != ChargeMode::Spend || self.uses_coordinator(charge) || trace::is_enabled()
+        {
+            return None;
+        }
+        let outcome = self.inner.store.charge_now(&charge.charge())?;
+        Some(self.decide_single(charge, &outcome, receipt))
+    }
+
     /// Charges one request to all of its rules, or to none. Adds the charges to the receipt, if the
     /// caller has one.
     ///

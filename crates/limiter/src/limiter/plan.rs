@@ -140,11 +140,15 @@ impl ChargePlanner {
         match check.target {
             CheckTarget::AllMatching => {
                 for index in &self.rules.matching_indices(request) {
-                    charges.extend(self.plan_rule(*index, request));
+                    if let Some(charge) = self.plan_rule(*index, request) {
+                        charges.push(charge);
+                    }
                 }
             }
             CheckTarget::Rule(index) if applies(index) => {
-                charges.extend(self.plan_rule(index, request));
+                if let Some(charge) = self.plan_rule(index, request) {
+                    charges.push(charge);
+                }
             }
             CheckTarget::RuleWithLimit(index, limit) if applies(index) => {
                 charges.push(self.plan_with_limit(index, request, limit));
@@ -170,6 +174,7 @@ impl ChargePlanner {
     }
 
     /// Plans the charge of one rule under any limit.
+    #[inline]
     pub(crate) fn plan_with_limit<'r>(
         &'r self,
         rule_index: RuleIndex,

@@ -478,12 +478,12 @@ impl Store for MemoryStore {
     }
 
     async fn charge(&self, charges: &[Charge<'_>], mode: ChargeMode) -> ChargeResults {
-        if let ([charge], ChargeMode::Spend) = (charges, mode) {
-            let mut answers = ChargeResults::new();
-            answers.push(ChargeResult::Outcome(self.charge_one(charge, self.clock.now())));
-            return answers;
-        }
         self.charge_all(charges, mode).into_iter().map(ChargeResult::Outcome).collect()
+    }
+
+    #[inline]
+    fn charge_now(&self, charge: &Charge<'_>) -> Option<Outcome> {
+        Some(self.charge_one(charge, self.clock.now()))
     }
 
     async fn lease(

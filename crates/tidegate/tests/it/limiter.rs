@@ -40,6 +40,42 @@ rules:
   - {name: everyone, limit: 100 per minute, algorithm: fixed_window}
 ";
 
+/// Two limiters with the same history decide the same, one with futures and one without.
+#[tokio::test]
+async fn check_now_decides_as_check_does() {
+    let time = ManualClock::default();
+    let rules = "
+rules:
+  - {name: login, match: {path: /login}, per: [user], limit: 3 per minute, penalty: {after: 4, within: 1m, block: 5m}}
+  - {name: trial, match: {path: /trial}, per: [user], limit: 2 per minute, mode: shadow}
+";
+    let (now, awaited) = (limiter(&time, rules), limiter(&time, rules));
+    for path in ["/login", "/trial", "/other", "/login", "/login"] {
+        let alice = request(&[("path", path), ("user", "alice")]);
+        for cost in [1, 1, 2, 1, 1] {
+            let alice = alice.clone().cost(cost);
+            let decision = now.check_now(&alice).unwrap();
+            assert_eq!(decision, awaited.check(&alice).await, "{path}");
+        }
+        time.advance(Span::from_secs(20));
+    }
+    let blocked = now.check_now(&request(&[("path", "/login"), ("user", "alice")])).unwrap();
+    assert!(blocked.block().is_some());
+}
+
+#[tokio::test]
+async fn check_now_leaves_peeks_and_several_rules_to_check_and_charges_nothing() {
+    let time = ManualClock::default();
+    let limiter = limiter(&time, STACK);
+    let alice = request(&[("user", "alice"), ("ip", "192.0.2.1")]);
+    for _ in 0..10 {
+        assert_eq!(limiter.check_now(&alice), None);
+        assert_eq!(limiter.check_now(&alice.clone().cost(0)), None);
+    }
+    let first = limiter.check(&alice).await;
+    assert_eq!(remaining(&first), [("per-user", 2), ("per-ip", 9), ("everyone", 99)]);
+}
+
 #[tokio::test]
 async fn denied_request_consumes_nothing() {
     let time = ManualClock::default();
