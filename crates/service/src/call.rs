@@ -80,6 +80,21 @@ impl<'a> NamedClient<'a> {
     }
 }
 
+/// Returns the request of a call with one value and no attributes, in the terms of a rule that counts by it. Returns
+/// `None` for any other call, and for one that is invalid: [`request_for_rule`] handles all of them.
+#[inline]
+pub(crate) fn request_for_value<'r>(rule: &'r Rule, call: &'r Call<'_>) -> Option<Request<'r>> {
+    let (Some(NamedClient::Value(value)), [chain]) = (&call.client, rule.per()) else {
+        return None;
+    };
+    if call.request.attributes().next().is_some() {
+        return None;
+    }
+    let mut request = Request::new().cost(call.request.costs());
+    request.insert(chain.attributes().next()?, &**value).ok()?;
+    Some(request)
+}
+
 /// Returns the request in the terms of a rule: its client under the attributes that the rule counts by.
 ///
 /// The bucket is the same as for a request that has those attributes.

@@ -35,7 +35,7 @@ use tidegate_core::{
     CallError, CallStatus, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
 };
 use tidegate_limiter::block::BlockAction;
-use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store};
+use tidegate_limiter::{CheckRequest, CheckTarget, Clock, Limiter, Store, trace};
 use tidegate_rules::RuleSet;
 
 pub use self::acquire::{AcquireReply, UndeliveredSlots};
@@ -46,6 +46,7 @@ pub use self::invalid_call::OnInvalidCall;
 use self::rls::RlsContext;
 use self::slot_token::SlotTokenCipher;
 pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
+use crate::call::request_for_value;
 pub use crate::call::{Call, NamedClient, Protocol, request_for_rule};
 use crate::identity::AttributePlan;
 use crate::metrics::{self, MetricSources, MetricsFormat};
@@ -213,11 +214,63 @@ impl Service {
         self.check_with_rules(&rules, protocol, call).await
     }
 
+    /// Answers a call that names a rule and the value that the rule counts by, if nothing has to be awaited. Returns
+    /// `None` for all other calls, and nothing was charged or counted: [`check`](Self::check) answers them.
+    pub fn check_now(&self, protocol: Protocol, call: &Call<'_>) -> Option<Reply> {
+        self.check_now_with_rules(&self.active_rules(), protocol, call)
+    }
+
+    fn check_now_with_rules(
+        &self,
+        rules: &ActiveRules,
+        protocol: Protocol,
+        call: &Call<'_>,
+    ) -> Option<Reply> {
+        if !self.is_synchronous() {
+            return None;
+        }
+        let set = rules.limiter.rules();
+        let index = set.user_rule_index(call.rule.as_deref()?)?;
+        let request = request_for_value(set.get(index)?, call)?;
+        let check = CheckRequest { request: &request, target: CheckTarget::Rule(index) };
+        self.decide_now(rules, protocol, check)
+    }
+
+    /// Decides a check without waiting; `None` if it may have to wait, or if spans are enabled.
+    #[inline]
+    fn decide_now(
+        &self,
+        rules: &ActiveRules,
+        protocol: Protocol,
+        check: CheckRequest<'_, '_>,
+    ) -> Option<Reply> {
+        if trace::is_enabled() {
+            return None;
+        }
+        let began = self.clock.now();
+        let decision = rules.limiter.check_now(check)?;
+        Some(self.reply(rules, protocol, began, check.request, decision))
+    }
+
     /// Answers one call by the rules that were active when it was read.
     ///
     /// # Errors
     /// As [`check`](Self::check).
     pub async fn check_with_rules(
+        &self,
+        rules: &ActiveRules,
+        protocol: Protocol,
+        call: Call<'_>,
+    ) -> Result<Reply, CallError> {
+        match self.check_now_with_rules(rules, protocol, &call) {
+            Some(reply) => Ok(reply),
+            // Boxed, so that the future of a call that never waits stays small. It is moved several times.
+            None => Box::pin(self.check_waiting(rules, protocol, call)).await,
+        }
+    }
+
+    /// Answers one call that may have to wait for the store.
+    async fn check_waiting(
         &self,
         rules: &ActiveRules,
         protocol: Protocol,
@@ -268,11 +321,31 @@ impl Service {
         limit: &Arc<Limit>,
         cost: u64,
     ) -> Result<Reply, CallError> {
+        if let Some(reply) = self.throttle_now(protocol, key, limit, cost) {
+            return Ok(reply);
+        }
         let (began, request) = (self.clock.now(), self.throttle_request(protocol, key, cost)?);
         let rules = self.active_rules();
         let check = CheckRequest { request: &request, target: throttle::target(&rules, limit)? };
         let decision = in_call_span!(protocol, rules.limiter.check(check));
         Ok(self.reply(&rules, protocol, began, &request, decision))
+    }
+
+    /// Charges a key as [`throttle`](Self::throttle) does, if nothing has to be awaited. Returns `None` otherwise, and
+    /// nothing was charged or counted.
+    pub fn throttle_now(
+        &self,
+        protocol: Protocol,
+        key: &str,
+        limit: &Arc<Limit>,
+        cost: u64,
+    ) -> Option<Reply> {
+        if !self.is_synchronous() {
+            return None;
+        }
+        let (request, rules) = (throttle::request(key, cost).ok()?, self.active_rules());
+        let target = throttle::target(&rules, limit).ok()?;
+        self.decide_now(&rules, protocol, CheckRequest { request: &request, target })
     }
 
     /// Refunds `cost` to a key, at most what it has spent, and reports its state afterwards.

@@ -34,10 +34,10 @@ pub(crate) fn cost(argument: &[u8]) -> Result<u64, RespError> {
 }
 
 /// Returns an argument as text: a key, rule, client or attribute. Keys of Redis are any bytes, so they are escaped.
-pub(crate) fn text(argument: Cow<'_, [u8]>) -> Cow<'_, str> {
+pub(crate) fn text<'b>(argument: &Cow<'b, [u8]>) -> Cow<'b, str> {
     match argument {
         Cow::Borrowed(bytes) => escape_bytes(bytes),
-        Cow::Owned(bytes) => escape_bytes(&bytes).into_owned().into(),
+        Cow::Owned(bytes) => escape_bytes(bytes).into_owned().into(),
     }
 }
 

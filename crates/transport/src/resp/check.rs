@@ -14,16 +14,16 @@ use crate::resp::reply::RespError;
 ///
 /// # Errors
 /// An argument is invalid.
-pub(crate) fn parse<'b>(mut arguments: Arguments<'b>) -> Result<Call<'b>, RespError> {
-    let rule = Some(text(std::mem::take(&mut arguments[1])));
+pub(crate) fn parse<'b>(arguments: &Arguments<'b>) -> Result<Call<'b>, RespError> {
+    let rule = Some(text(&arguments[1]));
     if arguments.len() <= 4 {
         let cost = arguments.get(3).map_or(Ok(1), |argument| cost(argument))?;
-        let client = text(std::mem::take(&mut arguments[2]));
+        let client = text(&arguments[2]);
         let client = Some(NamedClient::Value(client));
         return Ok(Call { rule, client, request: Request::new().cost(cost) });
     }
     let mut request = Request::new().cost(cost(&arguments[2])?);
-    let mut pairs = arguments.into_iter().skip(3);
+    let mut pairs = arguments.iter().skip(3);
     while let Some(name) = pairs.next() {
         let name = text(name);
         let Some(value) = pairs.next() else {
@@ -49,7 +49,7 @@ mod tests {
     fn call<'b>(words: &[&'b str]) -> Result<Call<'b>, String> {
         let words = ["TG.CHECK"].iter().chain(words);
         let arguments = words.map(|word| Cow::Borrowed(word.as_bytes())).collect();
-        parse(arguments).map_err(|error| error.to_string())
+        parse(&arguments).map_err(|error| error.to_string())
     }
 
     #[test]

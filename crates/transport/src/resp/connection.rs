@@ -130,6 +130,9 @@ impl<'d> RespConnection<'d> {
                     }
                     let frame = &input[consumed..consumed + length];
                     consumed += length;
+                    if pipeline.is_synchronous() && run_now(&arguments, service, session, replies) {
+                        continue;
+                    }
                     let next =
                         run_command(arguments, frame, *context, session, &mut pipeline, replies)
                             .await;
@@ -188,6 +191,35 @@ impl<'d> RespConnection<'d> {
         }
         Ok(read)
     }
+}
+
+/// Runs a check that needs no waiting, and writes its reply. Returns `false` for every other command and for invalid
+/// ones, and nothing was charged or written: [`run_command`] runs them.
+fn run_now(
+    arguments: &Arguments<'_>,
+    service: &Service,
+    session: &mut RespSession,
+    replies: &mut ReplyBuffer,
+) -> bool {
+    if session.transaction.is_some() || !session.is_authenticated() {
+        return false;
+    }
+    let Ok(command) = CommandSpec::find(arguments) else { return false };
+    let reply = match command.kind {
+        CommandKind::Check => check::parse(arguments)
+            .ok()
+            .and_then(|call| service.check_now(Protocol::Resp, &call))
+            .map(|reply| CommandReply::Check(ThrottleReply::from_reply(&reply))),
+        CommandKind::Throttle => ThrottleCommand::parse(arguments, &mut session.limits)
+            .ok()
+            .and_then(|throttle| throttle.decide_now(service))
+            .map(CommandReply::Throttle),
+        _ => None,
+    };
+    if let Some(reply) = &reply {
+        reply.write(replies);
+    }
+    reply.is_some()
 }
 
 /// Runs one command, and writes the reply to a command that fails.
@@ -298,7 +330,7 @@ async fn delay_wrong_password(context: ConnectionContext<'_>, session: &RespSess
 /// The command is invalid.
 async fn execute<'b>(
     kind: CommandKind,
-    mut arguments: Arguments<'b>,
+    arguments: Arguments<'b>,
     service: &'b Service,
     session: &mut RespSession,
     pipeline: &mut Pipeline<'b>,
@@ -306,7 +338,7 @@ async fn execute<'b>(
 ) -> Result<NextAction, RespError> {
     match kind {
         CommandKind::Throttle => {
-            let throttle = ThrottleCommand::parse(&mut arguments, &mut session.limits)?;
+            let throttle = ThrottleCommand::parse(&arguments, &mut session.limits)?;
             if pipeline.is_synchronous() {
                 CommandReply::Throttle(throttle.decide(service).await).write(replies);
                 return Ok(NextAction::Continue);
@@ -320,7 +352,7 @@ async fn execute<'b>(
             pipeline.submit(decision, order, replies).await;
         }
         CommandKind::Check => {
-            let call = check::parse(arguments)?;
+            let call = check::parse(&arguments)?;
             if pipeline.is_synchronous() {
                 let reply = ThrottleReply::from_result(service.check(Protocol::Resp, call).await);
                 CommandReply::Check(reply).write(replies);

@@ -72,17 +72,17 @@ fn run_command(
 
 fn execute(
     kind: CommandKind,
-    mut arguments: Arguments<'_>,
+    arguments: Arguments<'_>,
     session: &mut RespSession,
     replies: &mut ReplyBuffer,
 ) -> Result<(), RespError> {
     match kind {
         CommandKind::Throttle => {
-            ThrottleCommand::parse(&mut arguments, &mut session.limits)?;
+            ThrottleCommand::parse(&arguments, &mut session.limits)?;
             replies.simple("DECIDED");
         }
         CommandKind::Check => {
-            check::parse(arguments)?;
+            check::parse(&arguments)?;
             replies.simple("DECIDED");
         }
         kind => session.handle(kind, &arguments, replies)?,

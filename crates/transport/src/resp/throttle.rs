@@ -27,12 +27,12 @@ pub(crate) struct ThrottleCommand<'b> {
 }
 
 impl<'b> ThrottleCommand<'b> {
-    /// Parses the arguments of the command. The key is moved out of `arguments`.
+    /// Parses the arguments of the command.
     ///
     /// # Errors
     /// An argument is invalid.
     pub(crate) fn parse(
-        arguments: &mut Arguments<'b>,
+        arguments: &Arguments<'b>,
         limits: &mut LimitCache,
     ) -> Result<Self, RespError> {
         const MAX_AMOUNT: i64 = Quota::MAX_AMOUNT.cast_signed();
@@ -47,13 +47,24 @@ impl<'b> ThrottleCommand<'b> {
             None => 1,
         };
         let limit = limits.get_or_create(parameters)?;
-        let key = text(std::mem::take(&mut arguments[1]));
+        let key = text(&arguments[1]);
         Ok(Self { key, limit, quantity })
     }
 
     /// Returns `true` for a refund, which must not overtake earlier commands.
     pub(crate) fn is_refund(&self) -> bool {
         self.quantity < 0
+    }
+
+    /// Spends, if that needs no waiting, and returns the numbers of the reply. Otherwise returns `None`, and nothing was
+    /// charged.
+    pub(crate) fn decide_now(&self, service: &Service) -> Option<Result<ThrottleReply, RespError>> {
+        if self.quantity <= 0 {
+            return None;
+        }
+        let cost = self.quantity.unsigned_abs();
+        let reply = service.throttle_now(Protocol::Resp, &self.key, &self.limit, cost)?;
+        Some(ThrottleReply::from_reply(&reply))
     }
 
     /// Spends, peeks or refunds, and returns the numbers of the reply.
@@ -127,9 +138,9 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str], limits: &mut LimitCache) -> Result<(Arc<Limit>, i64), String> {
-        let mut arguments: Arguments<'_> =
+        let arguments: Arguments<'_> =
             arguments.iter().map(|argument| Cow::Borrowed(argument.as_bytes())).collect();
-        let throttle = ThrottleCommand::parse(&mut arguments, limits);
+        let throttle = ThrottleCommand::parse(&arguments, limits);
         throttle.map(|parsed| (parsed.limit, parsed.quantity)).map_err(|error| error.to_string())
     }
 

@@ -26,7 +26,14 @@ impl ThrottleReply {
     /// # Errors
     /// The store is unreachable and the rule does not allow requests then, or the call is invalid.
     pub(crate) fn from_result(result: Result<Reply, CallError>) -> Result<Self, RespError> {
-        let reply = result.map_err(|error| call_error(&error))?;
+        Self::from_reply(&result.map_err(|error| call_error(&error))?)
+    }
+
+    /// Converts the reply to a call.
+    ///
+    /// # Errors
+    /// The store is unreachable and the rule does not allow requests then.
+    pub(crate) fn from_reply(reply: &Reply) -> Result<Self, RespError> {
         let (decision, limited) = (&reply.decision, reply.status() != CallStatus::Allowed);
         if reply.status() == CallStatus::Unavailable {
             return Err(RespError::coded("UNAVAILABLE", STORE_UNREACHABLE));

@@ -81,8 +81,8 @@ impl TestService {
     fn throttle(&mut self, numbers: [i128; 4]) -> [i128; 5] {
         let words = numbers.map(|number| number.to_string());
         let words = ["CL.THROTTLE", "key"].into_iter().chain(words.iter().map(String::as_str));
-        let mut arguments = words.map(|word| Cow::Borrowed(word.as_bytes())).collect();
-        let throttle = ThrottleCommand::parse(&mut arguments, &mut self.limits).unwrap();
+        let arguments = words.map(|word| Cow::Borrowed(word.as_bytes())).collect();
+        let throttle = ThrottleCommand::parse(&arguments, &mut self.limits).unwrap();
         let reply = self.runtime.block_on(throttle.decide(&self.service)).unwrap();
         let mut replies = ReplyBuffer::default();
         reply.write_throttle(&mut replies);
