@@ -98,54 +98,64 @@ impl GrpcContext {
         peer: &Peer,
         request: Request<Incoming>,
     ) -> Result<Response<GrpcBody>, Status> {
+        if request.uri().path() != rls::SHOULD_RATE_LIMIT {
+            // Boxed, so that the future of an RLS call stays small. The connection moves it several times.
+            return Box::pin(self.handle_other(peer, request)).await;
+        }
+        let reply = match self.read(request.into_body()).await {
+            Ok((message, _permit)) => rls::should_rate_limit(&self.service, &message).await,
+            Err(error) => rls::invalid_call_reply(&self.service, error),
+        };
+        reply.map(|reply| body::message_response(&reply))
+    }
+
+    /// Passes a call to any other method than [`rls::SHOULD_RATE_LIMIT`].
+    async fn handle_other(
+        &self,
+        peer: &Peer,
+        request: Request<Incoming>,
+    ) -> Result<Response<GrpcBody>, Status> {
         match request.uri().path() {
-            rls::SHOULD_RATE_LIMIT => {
-                let reply = match self.read(request).await {
-                    Ok((message, _permit)) => rls::should_rate_limit(&self.service, &message).await,
-                    Err(error) => rls::invalid_call_reply(&self.service, error),
-                };
-                reply.map(|reply| body::message_response(&reply))
-            }
             check::CHECK => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 check::check(&self.service, caller(peer), &message)
                     .await
                     .map(|reply| body::message_response(&reply))
             }
             check::PEEK => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 check::peek(&self.service, caller(peer), message)
                     .await
                     .map(|reply| body::message_response(&reply))
             }
             check::CHECK_BATCH => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 check::batch(&self.service, caller(peer), &message)
                     .await
                     .map(|reply| body::message_response(&reply))
             }
             slots::ACQUIRE => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 slots::acquire(&self.service, caller(peer), &message).await
             }
             slots::RENEW => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 slots::renew(&self.service, &message)
                     .await
                     .map(|reply| body::message_response(&reply))
             }
             slots::RELEASE => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 slots::release(&self.service, &message)
                     .await
                     .map(|reply| body::message_response(&reply))
             }
             health::CHECK => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 health::check(&self.service, &message).map(|reply| body::message_response(&reply))
             }
             health::WATCH => {
-                let (message, _permit) = self.read(request).await?;
+                let (message, _permit) = self.read(request.into_body()).await?;
                 let (service, closing) = (Arc::clone(&self.service), self.closing.clone());
                 let messages = health::watch(service, &message, self.clock.clone(), closing);
                 Ok(body::stream_response(messages))
@@ -166,36 +176,34 @@ impl GrpcContext {
     /// The message is invalid, too long, too slow, or too many large messages are in memory. The call is counted.
     async fn read<M: Message + Default>(
         &self,
-        request: Request<Incoming>,
-    ) -> Result<(M, Option<SemaphorePermit<'_>>), Status> {
-        self.read_uncounted(request).await.inspect_err(|error| {
-            let (reason, wanted) = match error.code() {
-                Code::ResourceExhausted => (
-                    InvalidReason::TooLarge,
-                    format!("at most {} bytes", message::MAX_MESSAGE_BYTES),
-                ),
-                _ => (InvalidReason::Undecodable, "a complete message".to_owned()),
-            };
-            let error = CallError::invalid("message", "another one", wanted).because(reason);
-            let _ = self.service.count_rejected(Protocol::Grpc, error);
-        })
-    }
-
-    async fn read_uncounted<M: Message + Default>(
-        &self,
-        request: Request<Incoming>,
+        body: Incoming,
     ) -> Result<(M, Option<SemaphorePermit<'_>>), Status> {
         let timeout = async { self.clock.sleep_until(self.clock.now() + MESSAGE_TIMEOUT).await };
-        let (bytes, permit) = tokio::select! {
+        let read = tokio::select! {
             // In this order: most messages have arrived already and need no timer.
             biased;
-            read = message::read(request.into_body(), &self.budget) => read?,
-            () = timeout => return Err(Status::deadline_exceeded("message: it took too long")),
+            read = message::read(body, &self.budget) => read,
+            () = timeout => Err(Status::deadline_exceeded("message: it took too long")),
         };
-        let message = M::decode(bytes).map_err(|error| {
-            Status::invalid_argument(format!("message: found bytes that are none ({error})"))
-        })?;
-        Ok((message, permit))
+        let decoded = read.and_then(|(bytes, permit)| match M::decode(bytes) {
+            Ok(message) => Ok((message, permit)),
+            Err(error) => Err(Status::invalid_argument(format!(
+                "message: found bytes that are none ({error})"
+            ))),
+        });
+        decoded.inspect_err(|error| self.count_unreadable(error))
+    }
+
+    /// Counts a call with a message that could not be read.
+    fn count_unreadable(&self, error: &Status) {
+        let (reason, wanted) = match error.code() {
+            Code::ResourceExhausted => {
+                (InvalidReason::TooLarge, format!("at most {} bytes", message::MAX_MESSAGE_BYTES))
+            }
+            _ => (InvalidReason::Undecodable, "a complete message".to_owned()),
+        };
+        let error = CallError::invalid("message", "another one", wanted).because(reason);
+        let _ = self.service.count_rejected(Protocol::Grpc, error);
     }
 }
 

@@ -13,7 +13,7 @@ mod status;
 
 use smallvec::SmallVec;
 use tidegate_core::{CallError, Decision, Header, RuleOutcomes};
-use tidegate_limiter::CheckRequest;
+use tidegate_limiter::{CheckRequest, trace};
 
 pub use self::call::{Descriptor, Hits, RlsCall};
 use self::descriptor_checks::DescriptorChecks;
@@ -91,14 +91,22 @@ impl Service {
             charging.flat_map(DescriptorChecks::checks).collect();
         let charged = match checks.as_slice() {
             [] => Vec::new(),
-            checks => in_call_span!(protocol, rules.limiter.check_all(checks)),
+            checks => match self.check_single_now(&rules, checks) {
+                Some(decision) => vec![decision],
+                // Boxed, so that the future of a call that never waits stays small. It is moved several times.
+                None => {
+                    let checked =
+                        async { in_call_span!(protocol, rules.limiter.check_all(checks)) };
+                    Box::pin(checked).await
+                }
+            },
         };
         let over_limit = charged.iter().any(|decision| !decision.is_allowed());
         let mut charged = charged.into_iter();
         let mut decisions: SmallVec<[Decisions; 2]> = SmallVec::with_capacity(descriptors.len());
         for descriptor in &descriptors {
             decisions.push(if descriptor.is_refund {
-                refund(&rules, descriptor, over_limit).await
+                Box::pin(refund(&rules, descriptor, over_limit)).await
             } else {
                 charged.by_ref().take(descriptor.checks().count()).collect()
             });
@@ -115,6 +123,19 @@ impl Service {
         self.stats.record(&rules, timing, recorded);
         tracing::debug!(?protocol, over_limit, descriptors = statuses.len(), "descriptors checked");
         Ok(RlsReply { over_limit, statuses, headers, metadata })
+    }
+
+    /// Decides a call with one check without waiting; `None` if it may have to wait, or if spans are enabled.
+    fn check_single_now(
+        &self,
+        rules: &ActiveRules,
+        checks: &[CheckRequest<'_, '_>],
+    ) -> Option<Decision> {
+        let [check] = checks else { return None };
+        if trace::is_enabled() || !self.is_synchronous() {
+            return None;
+        }
+        rules.limiter.check_now(*check)
     }
 }
 
