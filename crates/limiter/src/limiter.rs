@@ -202,7 +202,7 @@ impl<S: Store> Limiter<S> {
         self.check_into(request.into(), None).await
     }
 
-    /// Checks a request as [`check`](Self::check) does, if nothing has to be awaited: if the client is blocked, if no rule
+    /// Checks a request as [`check`](Self::check) does, if nothing has to be awaited: if the client is listed, if no rule
     /// applies, or if the only rule is charged in a store that replies at once. Otherwise returns `None`, and nothing was
     /// charged.
     ///
@@ -216,7 +216,7 @@ impl<S: Store> Limiter<S> {
         request: impl Into<CheckRequest<'a, 'q>>,
     ) -> Option<Decision> {
         let check = request.into();
-        if let Some(decision) = self.blocked(check.request) {
+        if let Some(decision) = self.listed(check.request) {
             return Some(decision);
         }
         let decision = self.charge_now(&self.inner.planner.plan(&check), None)?;
