@@ -320,7 +320,7 @@ tidegate.yaml:3: headers.reset must be one of delta, epoch, found "delte" (did y
     assert_validate_errors(
         "tidegate.yaml",
         "lisen: {http: off}\n",
-        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, on_invalid_call, resp, identity, admin, tls, drain, gateway (did you mean listen?)
+        r#"tidegate.yaml:1: there is no key "lisen", wanted listen, store, rules, headers, on_invalid_call, resp, identity, admin, tls, drain, connections, gateway (did you mean listen?)
   |
 1 | lisen: …
   | ^^^^^
