@@ -87,7 +87,7 @@ impl App {
                 exempt: identity.address.trusted.clone().into(),
             }),
         };
-        let listeners = listeners::bind_all(listen, gateway, sharing, &clock).await?;
+        let (listeners, budget) = listeners::bind_all(listen, gateway, sharing, &clock).await?;
         let storage = RulesStorage::select(&store, &rules.config.source);
         let store = Arc::new(AnyStore::start(store, &clock).await?);
         let limiter = Limiter::builder().clock(clock.clone()).store(Arc::clone(&store)).build();
@@ -116,6 +116,8 @@ impl App {
         let manager = Arc::new(RulesManager::new(manager_deps, inputs, first));
         start_from_source(&manager, &rules).await;
         let drain = listen.drain;
+        // After every step that can fail, so that a failed start prints only its error.
+        listeners::log_budget(&budget);
         Ok(Self { listeners, drain, service, identity, manager, rules, store, clock })
     }
 

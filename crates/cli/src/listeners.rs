@@ -80,7 +80,7 @@ pub(crate) struct ConnectionSharing {
 }
 
 impl ConnectionSharing {
-    /// Divides the resources among the listeners that are on, and logs the numbers.
+    /// Divides the resources among the listeners that are on.
     fn divide(&self, listen: &ListenConfig) -> ConnectionBudget {
         let is_on = |address: &&ListenAddress| **address != ListenAddress::Off;
         let services = [&listen.http, &listen.grpc, &listen.resp].into_iter().filter(is_on).count();
@@ -92,28 +92,7 @@ impl ConnectionSharing {
             gateway_threads: if is_on(&&listen.gateway) { number(threads) } else { 0 },
             redis: self.redis,
         };
-        let budget = ConnectionBudget::divide(self.resources, users);
-        let ConnectionBudget { resources, reserved_files, service, gateway, upstream, admin } =
-            budget;
-        let (files, memory_bytes) = (resources.files, resources.memory_bytes);
-        tracing::info!(
-            files,
-            memory_bytes,
-            reserved_files,
-            service,
-            gateway,
-            upstream,
-            admin,
-            "connection budget: most connections of each of http, grpc and resp, and of the others"
-        );
-        if budget.is_small() {
-            tracing::warn!(
-                files,
-                memory_bytes,
-                "few connections are possible; raise the limit of open files (LimitNOFILE, ulimit -n) or the memory"
-            );
-        }
-        budget
+        ConnectionBudget::divide(self.resources, users)
     }
 
     /// Returns the limits of a listener with this share. One client address gets at most half of it, so that there is
@@ -129,10 +108,34 @@ impl ConnectionSharing {
     }
 }
 
+/// Logs the numbers of connections that the listeners may have.
+pub(crate) fn log_budget(budget: &ConnectionBudget) {
+    let ConnectionBudget { resources, reserved_files, service, gateway, upstream, admin } = *budget;
+    let (files, memory_bytes) = (resources.files, resources.memory_bytes);
+    tracing::info!(
+        files,
+        memory_bytes,
+        reserved_files,
+        service,
+        gateway,
+        upstream,
+        admin,
+        "connection budget: most connections of each of http, grpc and resp, and of the others"
+    );
+    if budget.is_small() {
+        tracing::warn!(
+            files,
+            memory_bytes,
+            "few connections are possible; raise the limit of open files (LimitNOFILE, ulimit -n) or the memory"
+        );
+    }
+}
+
 /// The task of a listener. Its output is the number of connections that were aborted at the end.
 type ServeFuture = Pin<Box<dyn Future<Output = usize> + Send>>;
 
-/// Binds every listener that is not off, in the order in which they are printed.
+/// Binds every listener that is not off, in the order in which they are printed. Returns the budget of their connections
+/// too.
 ///
 /// # Errors
 /// All listeners except admin are off, an address can't be bound, a public admin address has no token, or a
@@ -142,7 +145,7 @@ pub(crate) async fn bind_all(
     gateway: Option<GatewayConfig>,
     sharing: ConnectionSharing,
     clock: &Clock,
-) -> Result<Vec<BoundListener>, BindError> {
+) -> Result<(Vec<BoundListener>, ConnectionBudget), BindError> {
     let checks = [&listen.http, &listen.grpc, &listen.resp, &listen.gateway];
     if checks.into_iter().all(|address| *address == ListenAddress::Off) {
         return Err(BindError::AllOff);
@@ -187,7 +190,7 @@ pub(crate) async fn bind_all(
         }
         bound.push(admin);
     }
-    Ok(bound)
+    Ok((bound, budget))
 }
 
 async fn bind_socket(name: &'static str, address: &str) -> Result<TcpListener, BindError> {

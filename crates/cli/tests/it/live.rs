@@ -116,7 +116,9 @@ fn fleet_reports_store_listeners_and_process_of_the_node() {
     let named: Vec<&str> =
         listeners.iter().map(|listener| listener["listener"].as_str().unwrap()).collect();
     assert_eq!(named, ["http", "grpc", "resp", "admin"]);
-    assert_eq!((&listeners[0]["accepted"], &listeners[0]["most"]), (&json!(1), &json!(10_000)));
+    assert_eq!(listeners[0]["accepted"], 1);
+    // Depends on the limit of open files.
+    assert!((1..=10_000).contains(&listeners[0]["most"].as_u64().unwrap()), "{fleet}");
     assert_eq!(fleet["upstreams"], json!([]));
     for name in ["residentBytes", "threads", "openFiles"] {
         assert!(fleet["process"][name].as_u64().unwrap() > 0, "{fleet}");

@@ -291,7 +291,8 @@ fn log_contains_decisions_but_no_client_keys() {
     }
     assert!(log.contains("checked") && log.contains("per-key"), "{log}");
     assert!(
-        log.contains("client blocked") && log.contains("client unblocked by operator"),
+        log.contains("block list entry added by operator")
+            && log.contains("block list entry removed by operator"),
         "{log}"
     );
     assert!(!log.contains(secret), "{log}");

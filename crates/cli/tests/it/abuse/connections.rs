@@ -230,6 +230,19 @@ fn clients_without_the_token_do_not_lock_operators_out_of_the_admin_listener() {
     wait_for("the operator is served", || (operator() == "HTTP/1.1 200 OK").then_some(()));
 }
 
+/// Waits until every thread of a process sleeps. No listener tries to accept a connection then: Linux rejects such an attempt
+/// without a free descriptor, even if no connection waits.
+fn wait_until_threads_sleep(process: u32) {
+    wait_for("all threads sleep", || {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        let states =
+            threads.map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+        let mut sleeping =
+            states.map(|state| state?.rsplit_once(") ")?.1.starts_with('S').then_some(()));
+        sleeping.all(|sleeps| sleeps.is_some()).then_some(())
+    });
+}
+
 #[test]
 fn listener_without_a_free_descriptor_serves_its_clients_once_there_is_one() {
     let server = Server::with_arguments(&["--http", "127.0.0.1:0"]);
@@ -237,6 +250,7 @@ fn listener_without_a_free_descriptor_serves_its_clients_once_there_is_one() {
     let limit = |current| Rlimit { current: Some(current), maximum: Some(1_024) };
     let mut open = connect(server.address);
     assert_eq!(status_line(&mut open, REQUEST).unwrap(), "HTTP/1.1 404 Not Found");
+    wait_until_threads_sleep(server.id());
     prlimit(Some(process), Resource::Nofile, limit(8)).unwrap();
     let mut waiting = connect(server.listener("resp"));
     waiting.write_all(b"PING\r\n").unwrap();
