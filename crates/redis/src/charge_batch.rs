@@ -119,7 +119,6 @@ impl ScriptBatch for ChargeBatch {
     type Request = PendingCharge;
 
     const MAX_IN_FLIGHT: usize = 4;
-    const MIN_SHARE: usize = 8;
 
     fn calls(counters: &RedisCounters) -> &AtomicU64 {
         &counters.calls

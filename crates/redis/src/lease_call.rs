@@ -233,7 +233,6 @@ impl ScriptBatch for LeaseBatch {
     type Request = LeaseCall;
 
     const MAX_IN_FLIGHT: usize = 2;
-    const MIN_SHARE: usize = usize::MAX;
 
     fn calls(counters: &RedisCounters) -> &AtomicU64 {
         &counters.ask_calls

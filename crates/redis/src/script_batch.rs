@@ -36,9 +36,6 @@ pub(crate) trait ScriptBatch: Default + Send + Sync + 'static {
     /// Calls in flight to one server at once: while one is decided, the next is written.
     const MAX_IN_FLIGHT: usize;
 
-    /// If fewer requests are queued, they are not divided between several calls.
-    const MIN_SHARE: usize;
-
     /// Returns the counter of calls.
     fn calls(counters: &RedisCounters) -> &AtomicU64;
 

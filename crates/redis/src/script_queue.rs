@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -36,10 +34,7 @@ pub(crate) struct ScriptQueue<B: ScriptBatch> {
 
 struct QueueState<R> {
     queued: VecDeque<R>,
-    /// Tasks that send calls one after another, including `collecting` ones.
     in_flight: usize,
-    /// Tasks without a call in flight, which take what is queued when they run next.
-    collecting: usize,
 }
 
 /// The calls that are sent next.
@@ -51,7 +46,7 @@ enum Batches<B> {
 
 impl<B: ScriptBatch> ScriptQueue<B> {
     pub(crate) fn new() -> Arc<Self> {
-        let state = QueueState { queued: VecDeque::new(), in_flight: 0, collecting: 0 };
+        let state = QueueState { queued: VecDeque::new(), in_flight: 0 };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -79,11 +74,10 @@ impl<B: ScriptBatch> ScriptQueue<B> {
         }
     }
 
-    /// Sends what is queued in the background, unless enough calls are in flight or a task is about to send it.
+    /// Sends what is queued in the background, unless enough calls are in flight.
     fn start(self: &Arc<Self>, node: &Arc<Node>, state: &mut QueueState<B::Request>) {
-        if state.in_flight < B::MAX_IN_FLIGHT && state.collecting == 0 {
+        if state.in_flight < B::MAX_IN_FLIGHT {
             state.in_flight += 1;
-            state.collecting += 1;
             node.shared().spawn(Arc::clone(self).run(Arc::clone(node)));
         }
     }
@@ -96,33 +90,25 @@ impl<B: ScriptBatch> ScriptQueue<B> {
 
     /// Sends batches until the queue is empty.
     async fn run(self: Arc<Self>, node: Arc<Node>) {
-        while let Some(batches) = self.next_batches(&node) {
+        while let Some(batches) = self.next_batches(node.shared()) {
             match batches {
                 Batches::One(batch) => self.send(&node, batch).await,
                 Batches::PerSlot(batches) => {
                     join_all(batches.into_iter().map(|batch| self.send(&node, batch))).await;
                 }
             }
-            // Callers with a reply send their next requests first, so that these travel together.
-            self.state.lock().collecting += 1;
-            run_others().await;
         }
     }
 
     /// Takes what is queued, as far as it fits one call for each slot. Without any, ends the task that asks.
-    fn next_batches(self: &Arc<Self>, node: &Arc<Node>) -> Option<Batches<B>> {
-        let shared = node.shared();
+    fn next_batches(&self, shared: &RedisShared) -> Option<Batches<B>> {
         let mut state = self.state.lock();
-        state.collecting -= 1;
         let batches = match shared.config.servers() {
             Servers::Cluster(_) => state.batches_by_slot(shared),
             Servers::Single(_) | Servers::Sentinel { .. } | Servers::Shards(_) => state.batch(),
         };
         if batches.is_none() {
             state.in_flight -= 1;
-        }
-        if !state.queued.is_empty() {
-            self.start(node, &mut state);
         }
         batches
     }
@@ -201,19 +187,6 @@ impl<B: ScriptBatch> ScriptQueue<B> {
     }
 }
 
-/// Lets the tasks run that are ready. Unlike [`tokio::task::yield_now`], does not wait for I/O events.
-async fn run_others() {
-    let mut is_over = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut is_over, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 async fn call<B: ScriptBatch>(
     node: &Node,
     connection: &Arc<RedisConnection>,
@@ -225,13 +198,6 @@ async fn call<B: ScriptBatch>(
 }
 
 impl<R: ScriptRequest> QueueState<R> {
-    /// Returns the number of queued requests for the next call: an equal share of them for each call that may be sent
-    /// now. So the server decides one call while this node reads the reply of another.
-    fn share<B: ScriptBatch>(&self) -> usize {
-        let free = B::MAX_IN_FLIGHT.saturating_sub(self.in_flight);
-        self.queued.len().div_ceil(free + 1).max(B::MIN_SHARE)
-    }
-
     /// Takes a request that a caller waits for.
     fn pop(&mut self) -> Option<R> {
         while let Some(request) = self.queued.pop_front() {
@@ -244,9 +210,7 @@ impl<R: ScriptRequest> QueueState<R> {
 
     fn batch<B: ScriptBatch<Request = R>>(&mut self) -> Option<Batches<B>> {
         let mut batch = B::default();
-        let mut room = self.share::<B>();
-        while let Some(request) = (room > 0).then(|| self.pop()).flatten() {
-            room -= 1;
+        while let Some(request) = self.pop() {
             if let Err(request) = batch.push(request) {
                 self.queued.push_front(request);
                 break;
@@ -278,7 +242,6 @@ impl<B: ScriptBatch> fmt::Debug for ScriptQueue<B> {
         f.debug_struct("ScriptQueue")
             .field("queued", &state.queued.len())
             .field("in_flight", &state.in_flight)
-            .field("collecting", &state.collecting)
             .finish()
     }
 }
