@@ -248,7 +248,8 @@ impl<S: Store> Limiter<S> {
         let mut charges = self.inner.planner.plan(&check);
         let decision = match self.charge_now(&charges, receipt.as_deref_mut()) {
             Some(decision) => decision,
-            None => self.charge(&mut charges, receipt).await,
+            // Boxed, so that the future of a check stays small: callers move it several times, and spawn it.
+            None => Box::pin(self.charge(&mut charges, receipt)).await,
         };
         self.record_denials(&check, &decision);
         decision
