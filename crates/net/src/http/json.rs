@@ -196,7 +196,7 @@ impl<'de> Visitor<'de> for ValueSeed {
         let mut entries = Vec::new();
         if self.0 < MAX_DEPTH {
             entries.reserve(4);
-            while let Some(name) = map.next_key_seed(NameSeed)? {
+            while let Some(name) = map.next_key_seed(TextSeed)? {
                 entries.push((name, map.next_value_seed(ValueSeed(self.0 + 1))?));
             }
         }
@@ -205,10 +205,11 @@ impl<'de> Visitor<'de> for ValueSeed {
     }
 }
 
-/// Parses the name of a field, borrowed unless it has escapes.
-struct NameSeed;
+/// Parses a text, borrowed unless it has escapes.
+#[derive(Clone, Copy, Debug)]
+pub struct TextSeed;
 
-impl<'de> DeserializeSeed<'de> for NameSeed {
+impl<'de> DeserializeSeed<'de> for TextSeed {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -216,11 +217,11 @@ impl<'de> DeserializeSeed<'de> for NameSeed {
     }
 }
 
-impl<'de> Visitor<'de> for NameSeed {
+impl<'de> Visitor<'de> for TextSeed {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a field name")
+        f.write_str("a text")
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {

@@ -142,7 +142,6 @@ impl ConnectionLimits {
         }
         let idle =
             watchers.iter().filter_map(|watcher| Some((watcher.lock().idle_age()?, watcher)));
-        // Of equal ages, the socket with the most connections.
         let Some((_, watcher)) = idle.max_by_key(|(age, _)| *age) else { return false };
         // The count first: the connection may end before the call returns.
         self.closing.fetch_add(1, Ordering::Relaxed);

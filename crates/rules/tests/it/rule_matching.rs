@@ -142,7 +142,7 @@ fn positive_test() -> impl Strategy<Value = ValueTest> {
         3 => (vec(pattern(), 1..4), ignored()).prop_map(|(patterns, ignored)| {
             ValueTest::OneOf(ValuePatterns::ignoring(patterns, ignored))
         }),
-        // So many that they are matched together.
+        // Enough patterns to be matched together.
         1 => vec(pattern(), 10..30).prop_map(|patterns| ValueTest::OneOf(ValuePatterns::new(patterns))),
         2 => vec(select(&NETWORKS[..]), 1..3)
             .prop_map(|networks| ValueTest::within(networks.into_iter().map(|text| text.parse().unwrap()))),

@@ -2,11 +2,11 @@
 //!
 //! The tree exists to explain errors. A body that is valid in the common form, texts and a whole number, needs none.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use tidegate_core::{Request, escape_text};
+use tidegate_net::http::json::TextSeed;
 use tidegate_service::call::{Call, NamedClient};
 
 /// Decodes a valid body in the common form. Returns `None` for any other body; the tree decodes it or has its error.
@@ -30,10 +30,10 @@ impl<'de> Visitor<'de> for CallVisitor {
         let (mut rule, mut client, mut cost) = (None, None, None);
         let mut request = Request::new();
         let mut has_attributes = false;
-        while let Some(Text(name)) = map.next_key_seed(TextSeed)? {
+        while let Some(name) = map.next_key_seed(TextSeed)? {
             match &*name {
-                "rule" if rule.is_none() => rule = Some(map.next_value_seed(TextSeed)?.0),
-                "client" if client.is_none() => client = Some(map.next_value_seed(TextSeed)?.0),
+                "rule" if rule.is_none() => rule = Some(map.next_value_seed(TextSeed)?),
+                "client" if client.is_none() => client = Some(map.next_value_seed(TextSeed)?),
                 "cost" if cost.is_none() => cost = Some(map.next_value::<u64>()?),
                 "attributes" if !has_attributes => {
                     has_attributes = true;
@@ -45,35 +45,6 @@ impl<'de> Visitor<'de> for CallVisitor {
         let client = client.map(|client| NamedClient::Value(escape_text(client)));
         let request = request.cost(cost.unwrap_or(1));
         Ok(Call { rule, client, request })
-    }
-}
-
-/// A text, borrowed unless it has escapes.
-struct Text<'de>(Cow<'de, str>);
-
-struct TextSeed;
-
-impl<'de> DeserializeSeed<'de> for TextSeed {
-    type Value = Text<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Text<'de>, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for TextSeed {
-    type Value = Text<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-        Ok(Text(text.into()))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-        Ok(Text(text.to_owned().into()))
     }
 }
 
@@ -96,11 +67,11 @@ impl<'de> Visitor<'de> for AttributesSeed<'_, 'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Text(name)) = map.next_key_seed(TextSeed)? {
+        while let Some(name) = map.next_key_seed(TextSeed)? {
             if self.0.get(&name).is_some() {
                 return Err(A::Error::custom("a repeated attribute"));
             }
-            let Text(value) = map.next_value_seed(TextSeed)?;
+            let value = map.next_value_seed(TextSeed)?;
             self.0.insert(name, escape_text(value)).map_err(A::Error::custom)?;
         }
         Ok(())

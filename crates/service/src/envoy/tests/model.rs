@@ -108,7 +108,7 @@ fn number_and_deduplicate(descriptors: &mut Vec<ConfiguredDescriptor>, next: &mu
 proptest! {
     #[test]
     fn tree_finds_the_same_limit_as_the_naive_matcher(
-        // So many patterns of one key that they are matched together.
+        // Enough patterns of one key to be matched together.
         mut tree in prop_oneof![3 => descriptors(2, 4), 1 => descriptors(0, 80)],
         calls in proptest::collection::vec(
             proptest::collection::vec(("[kl]", "[ab/*]{0,4}"), 0..4), 1..20),
