@@ -197,7 +197,7 @@ async fn drain(
 ) {
     // The sender is dropped only after the server has ended.
     let _ = stage.wait_for(|stage| *stage > ShutdownStage::Running).await;
-    service.drain();
+    service.readiness().drain();
     // Logged here, so that health checks answer "not serving" from this line on.
     tracing::info!(
         "stop signal, draining: new checks go elsewhere, requests in flight are answered"

@@ -94,7 +94,8 @@ impl RequestProxy {
             Ok(response) => response,
             Err(local) => format.convert(local).map(ResponseBody::Local),
         };
-        let is_last = context.requests.activity.is_closing() || self.service.is_draining();
+        let is_last =
+            context.requests.activity.is_closing() || self.service.readiness().is_draining();
         if is_last && !context.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, CONNECTION_CLOSE);
         }

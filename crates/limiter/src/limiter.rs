@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tidegate_core::{
     Algorithm, Decision, Keyer, Limit, Quota, QuotaError, Request, RuleIndex, Span, Timestamp,
 };
-use tidegate_rules::{Accuracy, Mode, Rule, RuleSet};
+use tidegate_rules::{Rule, RuleSet};
 
 use self::fallback::StoreFallback;
 use self::plan::{ChargePlanner, RuleCharge, RuleCharges};
@@ -130,7 +130,7 @@ impl<S: Store> Limiter<S> {
             Arc::new(BlockList::new(secret))
         });
         let fallback = StoreFallback::new(&rules, clock.clone());
-        let penalties = has_penalties(&rules).then(|| Arc::new(DenialCounter::new(clock.clone())));
+        let penalties = DenialCounter::for_rules(&rules, None, &clock);
         let coordinator = store.supports_leases().then(|| Arc::new(Coordinator::new(&clock)));
         let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
         let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };
@@ -147,10 +147,7 @@ impl<S: Store> Limiter<S> {
         let (store, clock) = (Arc::clone(&old.store), old.clock.clone());
         let (blocks, coordinator) = (Arc::clone(&old.blocks), old.coordinator.clone());
         let fallback = old.fallback.for_rules(old.planner.rules(), &rules);
-        let penalties = has_penalties(&rules).then(|| {
-            let kept = old.penalties.as_ref().map(Arc::clone);
-            kept.unwrap_or_else(|| Arc::new(DenialCounter::new(clock.clone())))
-        });
+        let penalties = DenialCounter::for_rules(&rules, old.penalties.as_ref(), &clock);
         let planner = ChargePlanner::new(&store.keyer(), clock.clone(), rules);
         let inner = Inner { store, clock, planner, fallback, blocks, coordinator, penalties };
         Self { inner: Arc::new(inner) }
@@ -454,18 +451,7 @@ impl<S: Store> Limiter<S> {
     pub fn rule(&self, name: &str) -> Result<PerKey<S>, NotASingleKeyRule> {
         let rule_index = self.rule_index(name)?;
         let rule = self.inner.planner.rule(rule_index);
-        if rule.per().len() != 1 {
-            return Err(NotASingleKeyRule::Parts {
-                rule: name.to_owned(),
-                found: rule.per().len(),
-            });
-        }
-        let needs_request = rule.penalty().is_some() || rule.rollout().is_some();
-        let coordinated = rule.accuracy() != Accuracy::Exact;
-        let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
-        if varies || needs_request || coordinated || rule.mode() != Mode::Enforce {
-            return Err(NotASingleKeyRule::Varies { rule: name.to_owned() });
-        }
+        NotASingleKeyRule::of(rule).map_or(Ok(()), Err)?;
         let (store, clock) = (Arc::clone(&self.inner.store), self.inner.clock.clone());
         let scope = self.inner.planner.scope(rule_index).clone();
         Ok(PerKey::new(store, clock, scope, Arc::clone(rule.limit())))
@@ -510,8 +496,4 @@ impl<S: Store> Limiter<S> {
             coordinator.release_all(&self.inner.store).await;
         }
     }
-}
-
-fn has_penalties(rules: &RuleSet) -> bool {
-    rules.rules().iter().any(|rule| rule.penalty().is_some())
 }

@@ -3,4 +3,3 @@
 pub mod json;
 pub mod page_guard;
 pub mod response;
-pub mod response_buffer;

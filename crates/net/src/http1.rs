@@ -6,26 +6,27 @@
 //! The most frequent request of a listener is served without hyper. The first other request of a connection, and all that
 //! follow it, are served by hyper.
 
-mod common_path;
-pub mod common_request;
-
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use httparse::{Header, Request, Status};
 use hyper::StatusCode;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_ENCODING, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::http::response;
-use crate::http::response_buffer::ResponseBuffer;
+use crate::http::response::{self, ResponseBuffer};
 use crate::listener::{
     Activity, ConnectionHandler, ObservedStream, Peer, Phase, Stream, lingering_close,
 };
@@ -38,6 +39,20 @@ const MAX_BUFFER_BYTES: usize = 64 * 1024;
 /// Longest body in bytes that is read only to be dropped. A client that is still sending would see a reset connection
 /// and not the response.
 const MAX_DROPPED_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Longest body of a common request in bytes.
+const MAX_COMMON_BODY_BYTES: usize = 4 * 1024;
+/// Longest head of a common request in bytes.
+const MAX_COMMON_HEAD_BYTES: usize = 4 * 1024;
+/// Largest number of headers of a common request. Clients of an API send about ten.
+const MAX_HEADERS: usize = 32;
+
+/// Free space of that buffer before each read, so that one read gets a whole common request.
+const READ_BYTES: usize = 1024;
+/// Largest read buffer of common requests in bytes: a head and a body of the longest lengths, or many pipelined requests.
+const MAX_COMMON_BUFFER_BYTES: usize = 2 * MAX_COMMON_BODY_BYTES;
+/// Responses to pipelined requests are sent when they have this many bytes.
+const MAX_UNSENT_BYTES: usize = 16 * 1024;
 
 /// Responds to the requests of a listener.
 pub trait HttpHandler: Send + Sync + 'static {
@@ -71,7 +86,7 @@ impl<H: HttpHandler> ConnectionHandler for Http1<H> {
         let mut close = CloseSignal::default();
         let mut received = Bytes::new();
         if !H::COMMON_PATH.is_empty() {
-            let rest = common_path::serve(&self.0, &mut stream, &peer, &activity, &mut close).await;
+            let rest = serve_common(&self.0, &mut stream, &peer, &activity, &mut close).await;
             let Some(rest) = rest else { return };
             received = rest;
         }
@@ -128,6 +143,161 @@ impl CloseSignal {
             true => Poll::Pending,
         }
     }
+}
+
+// Common requests. hyper serves every other request, so a request is common only if hyper would read the same method, path
+// and body from the same bytes, and if no header changes how it has to be answered.
+
+/// The result of a parse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ParsedRequest {
+    /// A common request. The range is its body, and the next request begins at its end.
+    Complete(Range<usize>),
+    /// The head of a common request is complete, and its body is not.
+    Incomplete,
+    /// Anything else, also a part of a head: a client could make repeated parses expensive.
+    Unusual,
+}
+
+/// Parses the request at the start of a buffer. It is common if it is a POST to `path`.
+fn parse_common(buffer: &[u8], path: &str) -> ParsedRequest {
+    let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_HEADERS];
+    let mut request = Request::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let parsed = parser.parse_request_with_uninit_headers(&mut request, buffer, &mut headers);
+    let Ok(Status::Complete(head)) = parsed else { return ParsedRequest::Unusual };
+    // A minor version of 1 is HTTP/1.1.
+    let is_common = request.method == Some("POST")
+        && request.path == Some(path)
+        && request.version == Some(1)
+        && head <= MAX_COMMON_HEAD_BYTES;
+    let Some(length) = is_common.then(|| body_length(request.headers)).flatten() else {
+        return ParsedRequest::Unusual;
+    };
+    match head + length {
+        end if end <= buffer.len() => ParsedRequest::Complete(head..end),
+        _ => ParsedRequest::Incomplete,
+    }
+}
+
+/// Returns the length of the body; `None` if a header makes the request unusual.
+fn body_length(headers: &[Header<'_>]) -> Option<usize> {
+    let mut length = None;
+    for header in headers {
+        if header.name.eq_ignore_ascii_case("content-length") {
+            if length.is_some() {
+                return None;
+            }
+            length = Some(parse_length(header.value)?);
+        } else if changes_the_answer(header) {
+            return None;
+        }
+    }
+    length
+}
+
+/// Returns the value of `Content-Length`, digits only, up to [`MAX_COMMON_BODY_BYTES`].
+fn parse_length(value: &[u8]) -> Option<usize> {
+    if value.is_empty() || value.len() > 4 {
+        return None;
+    }
+    let mut length = 0;
+    for byte in value {
+        length = length * 10 + usize::from(byte.is_ascii_digit().then(|| byte - b'0')?);
+    }
+    (length <= MAX_COMMON_BODY_BYTES).then_some(length)
+}
+
+/// Returns whether hyper or a handler reads this header: it frames the body, ends or upgrades the connection, or was sent by a
+/// web page.
+fn changes_the_answer(header: &Header<'_>) -> bool {
+    const NAMES: [&str; 7] = [
+        "connection",
+        "content-encoding",
+        "expect",
+        "http2-settings",
+        "origin",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let is_keep_alive = || {
+        header.name.eq_ignore_ascii_case("connection")
+            && header.value.eq_ignore_ascii_case(b"keep-alive")
+    };
+    NAMES.iter().any(|name| header.name.eq_ignore_ascii_case(name)) && !is_keep_alive()
+}
+
+/// Serves common requests. Returns the bytes that were read beyond them when another request arrives or the connection has to
+/// close, and hyper continues with them. `None` once the connection has ended.
+async fn serve_common<H: HttpHandler>(
+    handler: &H,
+    stream: &mut Stream,
+    peer: &Peer,
+    activity: &Activity,
+    close: &mut CloseSignal,
+) -> Option<Bytes> {
+    let mut buffer = BytesMut::new();
+    let mut responses = ResponseBuffer::default();
+    loop {
+        match parse_common(&buffer, H::COMMON_PATH) {
+            // hyper announces the end of the connection in its next response.
+            _ if activity.is_closing() => break,
+            ParsedRequest::Complete(body) => {
+                activity.set_phase(Phase::Request);
+                let end = body.end;
+                handler.handle_common(&buffer[body], peer, &mut responses).await;
+                buffer.advance(end);
+                if buffer.is_empty() || responses.bytes().len() >= MAX_UNSENT_BYTES {
+                    send(stream, &mut responses).await.ok()?;
+                }
+                if !buffer.is_empty() {
+                    continue;
+                }
+                activity.set_phase(Phase::Idle);
+            }
+            ParsedRequest::Incomplete if buffer.len() < MAX_COMMON_BUFFER_BYTES => {
+                send(stream, &mut responses).await.ok()?;
+                activity.set_phase(Phase::Request);
+            }
+            ParsedRequest::Unusual if buffer.is_empty() => {}
+            ParsedRequest::Incomplete | ParsedRequest::Unusual => break,
+        }
+        match read(stream, &mut buffer, activity, close).await {
+            Ok(0) if buffer.is_empty() && !activity.is_closing() => return None,
+            // hyper answers a part of a request, and closes.
+            Ok(0) => break,
+            Ok(_) if activity.phase() == Phase::Idle => activity.set_phase(Phase::Head),
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+    }
+    send(stream, &mut responses).await.ok()?;
+    Some(buffer.freeze())
+}
+
+async fn send(stream: &mut Stream, responses: &mut ResponseBuffer) -> io::Result<()> {
+    if !responses.bytes().is_empty() {
+        stream.write_all(responses.bytes()).await?;
+        stream.flush().await?;
+        responses.clear();
+    }
+    Ok(())
+}
+
+/// Reads more bytes. Returns 0 at the end of the stream, and when the connection has to close.
+async fn read(
+    stream: &mut Stream,
+    buffer: &mut BytesMut,
+    activity: &Activity,
+    close: &mut CloseSignal,
+) -> io::Result<usize> {
+    buffer.reserve(READ_BYTES);
+    let mut reading = pin!(stream.read_buf(buffer));
+    poll_fn(|context| match close.poll(activity, context) {
+        Poll::Ready(()) => Poll::Ready(Ok(0)),
+        Poll::Pending => reading.as_mut().poll(context),
+    })
+    .await
 }
 
 /// Reads the body of a request, of at most `max` bytes.
@@ -188,7 +358,6 @@ mod tests {
     use http_body_util::Collected;
     use tidegate_core::{Span, Timestamp};
     use tidegate_limiter::ManualClock;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
@@ -430,5 +599,75 @@ mod tests {
         assert_closed(idle_common).await;
         listener.time.advance(TIMEOUTS.drain);
         assert_eq!(listener.serving.await.unwrap(), 1);
+    }
+
+    const PATH: &str = "/v1/check";
+
+    fn request(headers: &str, body: &str) -> Vec<u8> {
+        let length = body.len();
+        format!(
+            "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn body_and_end_of_a_common_request_are_found() {
+        for headers in ["", "Connection: Keep-Alive\r\n", "accept: */*\r\nx-Trace: 1\r\n"] {
+            let mut bytes = request(headers, "{\"rule\":1}");
+            let end = bytes.len();
+            bytes.extend(b"POST");
+            assert_eq!(
+                parse_common(&bytes, PATH),
+                ParsedRequest::Complete(end - 10..end),
+                "{headers}"
+            );
+            assert_eq!(
+                parse_common(&bytes[..end - 1], PATH),
+                ParsedRequest::Incomplete,
+                "{headers}"
+            );
+            assert_eq!(parse_common(&bytes[..end - 11], PATH), ParsedRequest::Unusual, "{headers}");
+        }
+    }
+
+    #[test]
+    fn header_that_changes_the_answer_makes_a_request_unusual() {
+        for headers in [
+            "connection: close\r\n",
+            "Connection: keep-alive, upgrade\r\n",
+            "content-length: 2\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "EXPECT: 100-continue\r\n",
+            "origin: http://a\r\n",
+            "content-encoding: gzip\r\n",
+            "upgrade: h2c\r\n",
+        ] {
+            assert_eq!(
+                parse_common(&request(headers, "{}"), PATH),
+                ParsedRequest::Unusual,
+                "{headers}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_request_lines_and_lengths_are_unusual() {
+        for line in [
+            "GET /v1/check HTTP/1.1",
+            "POST /v1/check HTTP/1.0",
+            "POST /v1/check?a HTTP/1.1",
+            "POST //v1/check HTTP/1.1",
+            "POST http://a/v1/check HTTP/1.1",
+        ] {
+            let bytes = format!("{line}\r\ncontent-length: 2\r\n\r\n{{}}");
+            assert_eq!(parse_common(bytes.as_bytes(), PATH), ParsedRequest::Unusual, "{line}");
+        }
+        for length in ["", "+2", "4097", "00002", "2 2", "2,2", "0x2", "-1"] {
+            let bytes = format!("POST /v1/check HTTP/1.1\r\ncontent-length: {length}\r\n\r\n{{}}");
+            assert_eq!(parse_common(bytes.as_bytes(), PATH), ParsedRequest::Unusual, "{length}");
+        }
+        assert_eq!(parse_common(b"POST /v1/check HTTP/1.1\r\n\r\n", PATH), ParsedRequest::Unusual);
+        assert_eq!(parse_common(b"", PATH), ParsedRequest::Unusual);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tidegate_core::{CallError, Request, escape_text, truncate};
+use tidegate_core::{CallError, Reply, Request, Timestamp, escape_text, truncate};
 use tidegate_net::http::json::{Json, text_pairs};
 use tidegate_rules::{AttributeChain, Rule};
 
@@ -174,4 +174,32 @@ fn wanted_client(rule: &Rule) -> String {
             format!("an object with {names}, by which rule {:?} counts", rule.name())
         }
     }
+}
+
+/// The listener of a call, its start and its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallTiming {
+    pub(crate) protocol: Protocol,
+    pub(crate) began: Timestamp,
+    pub(crate) at: Timestamp,
+}
+
+/// Logs one line about a call, without the client: its identity may be a secret.
+pub(crate) fn log_reply(reply: &Reply) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let strictest = reply.decision.strictest_rule();
+    tracing::debug!(
+        status = ?reply.status(),
+        rule = strictest.map(|outcome| &*outcome.rule),
+        remaining = strictest.map(|outcome| outcome.outcome.remaining),
+        blocked = reply.decision.block().is_some(),
+        "checked"
+    );
+}
+
+/// Returns the error of a call that has a client and no rule.
+pub(crate) fn client_without_rule() -> CallError {
+    CallError::invalid("rule", "nothing", "the rule that client belongs to")
 }

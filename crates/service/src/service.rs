@@ -21,16 +21,15 @@ mod acquire;
 mod admitted;
 pub mod internal_rules;
 mod invalid_call;
+mod readiness;
 pub mod rls;
 mod slot_token;
 mod throttle;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use tidegate_core::{
     CallError, CallStatus, Decision, HeaderStyle, Limit, Reply, Request, RuleIndex, Span, Timestamp,
 };
@@ -43,11 +42,12 @@ pub use self::admitted::AdmittedRequest;
 pub use self::internal_rules::{internal_rules, unknown_rule};
 use self::invalid_call::InvalidCallLog;
 pub use self::invalid_call::OnInvalidCall;
+pub use self::readiness::Readiness;
 use self::rls::RlsContext;
 use self::slot_token::SlotTokenCipher;
 pub use crate::active_rules::{ActiveRules, CompiledRules, RulesVersion};
-use crate::call::request_for_value;
 pub use crate::call::{Call, NamedClient, Protocol, request_for_rule};
+use crate::call::{CallTiming, client_without_rule, log_reply, request_for_value};
 use crate::identity::AttributePlan;
 use crate::metrics::{self, MetricSources, MetricsFormat};
 use crate::rules_version;
@@ -72,12 +72,7 @@ pub struct Service {
     /// Encrypts the tokens of slots that callers hold.
     slot_tokens: SlotTokenCipher,
     stats: CallStats,
-    /// Set once the store has answered.
-    ready: AtomicBool,
-    /// Set if load balancers should send no more calls.
-    draining: AtomicBool,
-    /// The source that the first rules are awaited from.
-    pending_rules: Mutex<Option<String>>,
+    readiness: Readiness,
 }
 
 impl Service {
@@ -103,9 +98,7 @@ impl Service {
             on_invalid_call: OnInvalidCall::default(),
             invalid_call_log: InvalidCallLog::default(),
             stats,
-            ready: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
-            pending_rules: Mutex::default(),
+            readiness: Readiness::default(),
         };
         // A store that answers now makes the node ready, even if it fails before the first readiness check.
         let _ = service.not_ready_reason();
@@ -149,40 +142,13 @@ impl Service {
     }
 
     /// Returns the reason why calls should not be sent to this node, or `None` if it is ready.
-    ///
-    /// Once ready, a node stays ready while the store is unreachable. An outage of the store affects all nodes at once:
-    /// if readiness failed then, a load balancer would remove every node, and none would be left to apply each rule's
-    /// `on_store_failure`.
     pub fn not_ready_reason(&self) -> Option<String> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Some("it is about to stop".to_owned());
-        }
-        if let Some(source) = &*self.pending_rules.lock() {
-            return Some(format!("waiting for {source}"));
-        }
-        if self.ready.load(Ordering::Relaxed) {
-            return None;
-        }
-        let missing = self.store.pending_servers();
-        if missing.is_none() {
-            self.ready.store(true, Ordering::Relaxed);
-        }
-        missing.map(|missing| format!("waiting for {missing}"))
+        self.readiness.missing(&self.store)
     }
 
-    /// Sets the source that the first rules are awaited from; the node is not ready until it is `None`.
-    pub(crate) fn set_rules_pending(&self, source: Option<String>) {
-        *self.pending_rules.lock() = source;
-    }
-
-    /// Reports not ready from now on. Calls are still answered.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether [`drain`](Self::drain) was called.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+    /// Returns whether this node accepts calls from load balancers.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
     }
 
     /// Returns whether decisions never wait for another process.
@@ -408,7 +374,7 @@ impl Service {
         let at = self.clock.now();
         self.stats.record(rules, CallTiming { protocol, began, at }, [(request, &decision)]);
         let reply = Reply { decision, at, style: self.style };
-        log(&reply);
+        log_reply(&reply);
         reply
     }
 
@@ -446,26 +412,6 @@ impl Service {
     }
 }
 
-/// Logs one line about a call, without the client: its identity may be a secret.
-fn log(reply: &Reply) {
-    if !tracing::enabled!(tracing::Level::DEBUG) {
-        return;
-    }
-    let strictest = reply.decision.strictest_rule();
-    tracing::debug!(
-        status = ?reply.status(),
-        rule = strictest.map(|outcome| &*outcome.rule),
-        remaining = strictest.map(|outcome| outcome.outcome.remaining),
-        blocked = reply.decision.block().is_some(),
-        "checked"
-    );
-}
-
-/// Returns the error of a call that has a client and no rule.
-fn client_without_rule() -> CallError {
-    CallError::invalid("rule", "nothing", "the rule that client belongs to")
-}
-
 /// Counters and client ranking of the calls that this process has answered.
 #[derive(Debug)]
 pub struct CallStats {
@@ -473,14 +419,6 @@ pub struct CallStats {
     pub counters: ServerCounters,
     /// The clients with most requests and denials.
     pub top: TopClients,
-}
-
-/// The listener of a call, its start and its end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallTiming {
-    pub(crate) protocol: Protocol,
-    pub(crate) began: Timestamp,
-    pub(crate) at: Timestamp,
 }
 
 impl CallStats {

@@ -20,8 +20,7 @@ use tidegate_core::{
 };
 use tidegate_net::http::json::{Json, fields, text, text_pairs, whole_number};
 use tidegate_net::http::page_guard::PageGuard;
-use tidegate_net::http::response::{self, Body};
-use tidegate_net::http::response_buffer::ResponseBuffer;
+use tidegate_net::http::response::{self, Body, ResponseBuffer};
 use tidegate_net::http1::{HttpHandler, drain_body, read_body};
 use tidegate_net::listener::Peer;
 use tidegate_service::call::{Call, NamedClient, Protocol};

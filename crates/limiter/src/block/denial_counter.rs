@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Key, Limit, Quota, Timestamp};
-use tidegate_rules::Penalty;
+use tidegate_rules::{Penalty, RuleSet};
 
 use crate::clock::Clock;
 use crate::store::Charge;
@@ -25,7 +25,18 @@ impl DenialCounter {
     /// The key of clients that are not counted. Its count is never read.
     const OVERFLOW_KEY: Key = Key::from_u128(0);
 
-    pub(crate) fn new(clock: Clock) -> Self {
+    /// Returns the counter of a set of rules: `None` if no rule has a penalty, `existing` if there is one.
+    pub(crate) fn for_rules(
+        rules: &RuleSet,
+        existing: Option<&Arc<Self>>,
+        clock: &Clock,
+    ) -> Option<Arc<Self>> {
+        let has_penalties = rules.rules().iter().any(|rule| rule.penalty().is_some());
+        let counter = || existing.map_or_else(|| Arc::new(Self::new(clock.clone())), Arc::clone);
+        has_penalties.then(counter)
+    }
+
+    fn new(clock: Clock) -> Self {
         Self { counts: MemoryStore::with_max_keys(Self::MAX_CLIENTS, clock) }
     }
 

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use tidegate_core::Decision;
+use tidegate_rules::{Accuracy, Mode, Rule};
 
 use crate::store::StoreError;
 
@@ -36,6 +37,22 @@ pub enum NotASingleKeyRule {
         /// The rule.
         rule: String,
     },
+}
+
+impl NotASingleKeyRule {
+    /// Returns the reason why a rule has no handle by key; `None` if it has one.
+    pub(crate) fn of(rule: &Rule) -> Option<Self> {
+        let name = || rule.name().to_owned();
+        if rule.per().len() != 1 {
+            return Some(Self::Parts { rule: name(), found: rule.per().len() });
+        }
+        let needs_request = rule.penalty().is_some() || rule.rollout().is_some();
+        let coordinated = rule.accuracy() != Accuracy::Exact;
+        let varies = rule.tiers().is_some() || !rule.overrides().is_empty();
+        let is_enforced = rule.mode() == Mode::Enforce;
+        (varies || needs_request || coordinated || !is_enforced)
+            .then(|| Self::Varies { rule: name() })
+    }
 }
 
 /// The error of [`Limiter::reset`](crate::Limiter::reset).

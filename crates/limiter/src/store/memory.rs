@@ -11,6 +11,7 @@ mod entry;
 mod entry_hint;
 mod hot;
 mod lease_table;
+mod memory_use;
 mod prefetch;
 mod shard;
 mod table;
@@ -28,6 +29,7 @@ use self::entry::{high_half, low_half};
 use self::entry_hint::EntryHint;
 use self::hot::HotKeys;
 use self::lease_table::LeaseTable;
+pub use self::memory_use::MemoryUse;
 use self::prefetch::prefetch;
 use self::shard::{ShardFull, StoreShard, StoreShared};
 use super::{Charge, ChargeMode, ChargeResult, ChargeResults, Outcomes, Refund, Store, StoreError};
@@ -61,27 +63,6 @@ pub struct MemoryStore {
 #[repr(align(64))]
 #[derive(Default)]
 struct PaddedShard(SpinLock<StoreShard>);
-
-/// The size and the capacity of a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemoryUse {
-    /// Keys with their own bucket.
-    pub keys: usize,
-    /// Bytes of tables, logs, slots in flight and leases, vacant slots of tables included.
-    pub bytes: usize,
-    /// The capacity of the store in keys.
-    pub max_keys: usize,
-    /// The capacity of the store in bytes.
-    pub max_bytes: usize,
-    /// Charges to overflow buckets since the start, because the store was full.
-    pub overflowed: u64,
-    /// Charges that were denied since the start, because a client's log or slots could not grow in a full store.
-    pub growth_denied: u64,
-    /// Keys that were removed since the start because they had expired. A client that is being limited is
-    /// never removed.
-    pub expired: u64,
-}
 
 impl std::fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -261,7 +261,7 @@ impl RulesManager {
         *inputs = next;
         self.mark_current(number);
         if number > 0 {
-            self.service.set_rules_pending(None);
+            self.service.readiness().set_rules_pending(None);
         }
         Ok(())
     }
@@ -346,7 +346,9 @@ impl RulesManager {
         let status = self.source_status();
         let may_exist = status.latest > 0 || status.copy_problem.is_some() || !is_source_known;
         let is_pending = self.version().number == 0 && may_exist;
-        self.service.set_rules_pending(is_pending.then(|| format!("rules from {}", self.source)));
+        self.service
+            .readiness()
+            .set_rules_pending(is_pending.then(|| format!("rules from {}", self.source)));
         is_pending
     }
 }

@@ -22,9 +22,10 @@ use self::overrides::OverrideLimits;
 pub(crate) use self::overrides::override_rule;
 pub use self::status::{CurrentLimit, DescriptorStatus};
 use crate::active_rules::ActiveRules;
+use crate::call::CallTiming;
 use crate::call::Protocol;
 pub use crate::envoy::Unit;
-use crate::service::{CallTiming, OnInvalidCall, Service};
+use crate::service::{OnInvalidCall, Service};
 
 /// Settings and cached limits of RLS calls.
 #[derive(Debug, Default)]
