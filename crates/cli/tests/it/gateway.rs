@@ -21,6 +21,7 @@ mod slow_bodies;
 mod slow_clients;
 mod smuggling;
 mod smuggling_http2;
+mod socket_limit;
 mod tls;
 mod upgrade;
 mod upstream_failures;

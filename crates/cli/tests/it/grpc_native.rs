@@ -71,6 +71,20 @@ fn check_has_the_same_answer_as_over_http() {
 }
 
 #[test]
+fn check_of_an_allowed_client_says_so() {
+    let server = Server::with_rules(RULES);
+    let caller = GrpcCaller::connect(&server);
+    let entry = r#"{"attribute":"user","value":"alice","action":"allow","for":"1h"}"#;
+    assert_eq!(server.request_admin("POST", "/v1/block", entry).status, 200);
+    let allowed = CheckResponse { allowed: true, allow_listed: true, ..CheckResponse::default() };
+    for _ in 0..10 {
+        assert_eq!(caller.check(rule_check("api", "alice")).unwrap(), allowed);
+    }
+    let other = caller.check(rule_check("api", "bob")).unwrap();
+    assert_eq!((other.allow_listed, other.remaining), (false, Some(4)));
+}
+
+#[test]
 fn peek_charges_nothing_at_any_cost() {
     let server = Server::with_rules(RULES);
     let caller = GrpcCaller::connect(&server);

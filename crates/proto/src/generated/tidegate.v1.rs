@@ -65,6 +65,9 @@ pub struct CheckResponse {
     /// True if the check was denied because a rule could not be decided; only in a batch.
     #[prost(bool, tag = "9")]
     pub unavailable: bool,
+    /// True if the client is on the allow list: no rule was applied.
+    #[prost(bool, tag = "10")]
+    pub allow_listed: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcquireResponse {

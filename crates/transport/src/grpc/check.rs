@@ -134,6 +134,7 @@ fn encode_reply(reply: &Reply) -> CheckResponse {
         blocked: decision.block().is_some(),
         delay_millis: decision.delay().as_micros().div_ceil(1_000),
         unavailable: reply.status() == CallStatus::Unavailable,
+        allow_listed: decision.is_allow_listed(),
         retry_after: retry_after_seconds(decision),
         ..CheckResponse::default()
     };

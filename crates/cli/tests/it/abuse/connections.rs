@@ -2,10 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tidegate_testkit::{Upstream, wait_for};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tidegate_testkit::{Certificates, Tool, Upstream, lacking, wait_for};
 
 use super::{PING, PREFACE, PROTOCOLS, SETTINGS};
 use crate::kit::{Folder, Server, tidegate_with_open_files};
@@ -152,6 +157,84 @@ fn idle_gateway_connections_replace_each_other_and_leave_the_other_listeners_alo
     assert_eq!(metric(&server, "tidegate_connections_evicted_total{listener=\"grpc\"}"), 0);
     let refused = "tidegate_connections_refused_total{listener=\"gateway\",reason=\"files\"}";
     assert_eq!(metric(&server, refused), 0);
+}
+
+/// Opens a connection after another, more than the process has descriptors, and sends a PING on each of them. Checks that
+/// the listener closed the oldest ones, and that the newest still work.
+fn assert_idle_resp_connections_replace_each_other<S: Read + Write>(
+    server: &Server,
+    mut open: impl FnMut(TcpStream) -> S,
+    socket: impl Fn(&mut S) -> &mut TcpStream,
+) {
+    let address = server.listener("resp");
+    let share = metric(server, "tidegate_connections_limit{listener=\"resp\"}");
+    assert!((4..150).contains(&share), "{share}");
+    let ping = |stream: &mut S| -> std::io::Result<[u8; 7]> {
+        stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
+        let mut reply = [0; 7];
+        stream.read_exact(&mut reply).map(|()| reply)
+    };
+    let mut connections = Vec::new();
+    for number in 0..300 {
+        let mut stream = open(connect(address));
+        let reply = ping(&mut stream).unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert_eq!(&reply, b"+PONG\r\n", "connection {number}");
+        connections.push(stream);
+    }
+    wait_for("the oldest connections are closed", || {
+        connections[..100].iter_mut().all(|stream| is_closed(socket(stream))).then_some(())
+    });
+    assert_eq!(&ping(connections.last_mut().unwrap()).unwrap(), b"+PONG\r\n");
+    for listener in ["http", "grpc"] {
+        let protocol = PROTOCOLS.iter().find(|protocol| protocol.listener == listener).unwrap();
+        protocol.assert_answers(server.listener(listener));
+    }
+    let open = metric(server, "tidegate_connections{listener=\"resp\"}");
+    assert!((1..=share + share / 8 + 1).contains(&open), "{open} of {share}");
+    let evicted = metric(server, "tidegate_connections_evicted_total{listener=\"resp\"}");
+    assert!(evicted >= 300 - open, "{evicted} evicted, {open} open");
+    for reason in ["full", "files"] {
+        let refused =
+            format!("tidegate_connections_refused_total{{listener=\"resp\",reason=\"{reason}\"}}");
+        assert_eq!(metric(server, &refused), 0);
+    }
+}
+
+/// Starts a server with fewer descriptors than the test opens connections.
+fn server_with_few_files(config: &str) -> (Server, Folder) {
+    let folder = Folder::new();
+    let mut command = tidegate_with_open_files(256);
+    command.args(["serve", "--http", "127.0.0.1:0"]);
+    command.args(["--config", &folder.file("tidegate.yaml", config)]);
+    (Server::launch_command(command), folder)
+}
+
+#[test]
+fn idle_resp_connections_replace_each_other() {
+    let (server, _folder) = server_with_few_files("");
+    assert_idle_resp_connections_replace_each_other(&server, |stream| stream, |stream| stream);
+}
+
+#[test]
+fn idle_resp_connections_with_tls_replace_each_other() {
+    if lacking(&[Tool::Openssl]) {
+        return;
+    }
+    let folder = Folder::new();
+    let files = Certificates::create(Path::new(folder.path()));
+    let [certificate, key] = [&files.certificate, &files.key].map(|file| file.display());
+    let config = format!("tls: {{certificate: {certificate}, key: {key}, listeners: [resp]}}");
+    let (server, _folder) = server_with_few_files(&config);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&files.ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client = Arc::new(client.unwrap().with_root_certificates(roots).with_no_client_auth());
+    let handshake = |stream| {
+        let name = ServerName::try_from("localhost").unwrap();
+        StreamOwned::new(ClientConnection::new(Arc::clone(&client), name).unwrap(), stream)
+    };
+    assert_idle_resp_connections_replace_each_other(&server, handshake, |stream| &mut stream.sock);
 }
 
 /// Returns an address of this machine that is not loopback, if it has one. Nothing is sent.
