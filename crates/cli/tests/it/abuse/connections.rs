@@ -228,7 +228,8 @@ fn idle_resp_connections_with_tls_replace_each_other() {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&files.ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let client = Arc::new(client.unwrap().with_root_certificates(roots).with_no_client_auth());
     let handshake = |stream| {
         let name = ServerName::try_from("localhost").unwrap();

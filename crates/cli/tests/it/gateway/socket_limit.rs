@@ -46,9 +46,8 @@ fn request_without_a_free_upstream_socket_is_503_and_the_others_are_served() {
         let body = String::from_utf8(response.body.to_vec()).unwrap();
         assert!(body.contains("maximum of connections to upstreams"), "{body}");
     }
-    let series = format!(
-        "tidegate_upstream_requests_total{{upstream=\"default\",answer=\"shed\"}} {shed}"
-    );
+    let series =
+        format!("tidegate_upstream_requests_total{{upstream=\"default\",outcome=\"shed\"}} {shed}");
     let metrics = server.request_admin("GET", "/metrics", "").body;
     assert!(metrics.lines().any(|line| line == series), "{series}: {metrics}");
     upstream.release(held.len());
