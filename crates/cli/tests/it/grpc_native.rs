@@ -71,7 +71,7 @@ fn check_has_the_same_answer_as_over_http() {
 }
 
 #[test]
-fn check_of_an_allowed_client_says_so() {
+fn check_of_an_allowed_client_is_marked() {
     let server = Server::with_rules(RULES);
     let caller = GrpcCaller::connect(&server);
     let entry = r#"{"attribute":"user","value":"alice","action":"allow","for":"1h"}"#;
