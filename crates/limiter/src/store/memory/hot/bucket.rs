@@ -62,7 +62,7 @@ pub(crate) struct WholeDecision {
     pub(crate) cooled: Option<CompactEntry>,
 }
 
-type ShareGuard<'a> = SpinMutexGuard<'a, ThreadShare, Yield>;
+pub(crate) type ShareGuard<'a> = SpinMutexGuard<'a, ThreadShare, Yield>;
 type LockedShares<'a> = SmallVec<[(u16, ShareGuard<'a>); SHARES_PER_KEY]>;
 
 impl HotBucket {

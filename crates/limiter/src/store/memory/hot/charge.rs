@@ -1,8 +1,9 @@
 //! Charges to a key that is hot, becomes hot, or was hot.
 
+use tidegate_core::algorithm::FlatBucket;
 use tidegate_core::{Key, Outcome, Timestamp};
 
-use super::bucket::WholeDecision;
+use super::bucket::{ShareGuard, WholeDecision};
 use super::flat_bucket;
 use crate::store::Charge;
 use crate::store::memory::shard::StoreShard;
@@ -17,24 +18,29 @@ impl MemoryStore {
         now: Timestamp,
         share_index: usize,
     ) -> Outcome {
-        match self.charge_share(charge, now, share_index) {
-            Some(outcome) => outcome,
+        match self.spend_share(charge, now, share_index) {
+            Some((flat, mut share, now)) => {
+                flat.charge(share.due(), self.shared.base, now, charge.cost)
+            }
             None => self.charge_hot_slow(charge, now, share_index),
         }
     }
 
-    /// Charges the share of a thread. Returns `None` if the share can't decide.
+    /// Spends tokens of a thread's share. Returns what decides the charge, or `None` if the share can't
+    /// decide it.
+    ///
+    /// The caller charges, because an outcome that is returned as an option is copied once more.
     #[inline]
-    fn charge_share(
-        &self,
-        charge: &Charge<'_>,
+    fn spend_share<'s>(
+        &'s self,
+        charge: &'s Charge<'_>,
         now: Timestamp,
         share_index: usize,
-    ) -> Option<Outcome> {
+    ) -> Option<(&'s FlatBucket, ShareGuard<'s>, Timestamp)> {
         let flat = flat_bucket(charge.limit)?;
         let mut share = self.hot.bucket(charge.key)?.share(share_index);
         let now = share.try_spend(charge, flat, self.shared.base, now)?;
-        Some(flat.charge(share.due(), self.shared.base, now, charge.cost))
+        Some((flat, share, now))
     }
 
     /// Charges a key that may be hot, after the share could not decide.
@@ -46,8 +52,8 @@ impl MemoryStore {
             None => {
                 let shard = self.shards[index].0.lock();
                 // The previous holder of the lock may have distributed enough tokens to this share.
-                if let Some(outcome) = self.charge_share(charge, now, share_index) {
-                    return outcome;
+                if let Some((flat, mut share, now)) = self.spend_share(charge, now, share_index) {
+                    return flat.charge(share.due(), self.shared.base, now, charge.cost);
                 }
                 shard
             }
