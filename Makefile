@@ -88,7 +88,7 @@ soak-faults: setup
 
 fuzz:
 	@command -v cargo-fuzz >/dev/null || { echo "fuzz: will install cargo-fuzz from crates.io"; $(CARGO) install --locked cargo-fuzz; }
-	@for target in rules limit resp envoy_yaml forwarded check_json rls log_line canonical; do \
+	@for target in rules limit resp envoy_yaml forwarded check_json rls log_line canonical gateway_exchange; do \
 	  mkdir -p fuzz/corpus/$$target && echo "fuzz: $$target for $(FUZZ_SECONDS) s" && \
 	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=5 -max_len=4096 || exit 1; \

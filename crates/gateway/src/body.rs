@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use crate::direct_conn::DirectBody;
 use crate::pace::{ClientPace, PaceLimit, ResponseProgress};
 use crate::pool::PooledConn;
 use crate::reserved_headers::clean_trailers;
@@ -26,7 +28,9 @@ pub(crate) struct RequestBody {
     /// Frames that were read while the request waited in a queue.
     #[allow(clippy::box_collection, reason = "bodies are moved often, and few are buffered")]
     buffered: Option<Box<VecDeque<Frame<Bytes>>>>,
-    /// `None` for a request without a body.
+    /// A body that was received with the head; empty otherwise.
+    whole: Bytes,
+    /// `None` for a request without a body, and for a body that was received with the head.
     progress: Option<Arc<UploadProgress>>,
     /// `None` until the gateway first waits for the client.
     pace: Option<Box<ClientPace>>,
@@ -111,15 +115,31 @@ impl RequestBody {
             failed: AtomicBool::new(false),
             slow: AtomicBool::new(false),
         };
-        Self { body: Some(body), buffered: None, progress: Some(Arc::new(progress)), pace: None }
+        let progress = Some(Arc::new(progress));
+        Self { body: Some(body), buffered: None, whole: Bytes::new(), progress, pace: None }
+    }
+
+    /// Returns a body that was received with the head.
+    pub(crate) fn whole(body: Bytes) -> Self {
+        Self { body: None, buffered: None, whole: body, progress: None, pace: None }
     }
 
     /// Returns the body of a request that has none.
     pub(crate) const fn empty() -> Self {
-        Self { body: None, buffered: None, progress: None, pace: None }
+        Self { body: None, buffered: None, whole: Bytes::new(), progress: None, pace: None }
     }
 
-    /// Returns the progress of the upload; `None` for a request without a body.
+    /// Returns whether the request has no body.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.progress.is_none() && self.whole.is_empty()
+    }
+
+    /// Returns the body that was received with the head; empty otherwise.
+    pub(crate) fn received(&self) -> &[u8] {
+        &self.whole
+    }
+
+    /// Returns the progress of the upload; `None` if nothing of the body has to be read.
     pub(crate) fn progress(&self) -> Option<Arc<UploadProgress>> {
         self.progress.clone()
     }
@@ -200,7 +220,10 @@ impl Body for RequestBody {
         let frame = match (buffered, &mut self.body) {
             (Some(frame), _) => Poll::Ready(Some(Ok(frame))),
             (None, Some(body)) => Pin::new(body).poll_frame(context),
-            (None, None) => Poll::Ready(None),
+            (None, None) => {
+                let whole = std::mem::take(&mut self.whole);
+                Poll::Ready((!whole.is_empty()).then(|| Ok(Frame::data(whole))))
+            }
         };
         let frame = match frame {
             Poll::Ready(frame) => frame.map(|frame| frame.map_err(BodyError::Invalid)),
@@ -211,11 +234,15 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_buffer_empty() && self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.is_buffer_empty()
+            && self.whole.is_empty()
+            && self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(body) = &self.body else { return SizeHint::with_exact(0) };
+        let Some(body) = &self.body else {
+            return SizeHint::with_exact(u64::try_from(self.whole.len()).unwrap_or(u64::MAX));
+        };
         let unread = body.size_hint();
         let Some(buffered) = &self.buffered else { return unread };
         let lengths = buffered.iter().filter_map(Frame::data_ref).map(Bytes::len);
@@ -243,6 +270,45 @@ fn clean_frame(frame: Frame<Bytes>) -> Frame<Bytes> {
     }
 }
 
+/// The body of an upstream's response.
+#[derive(Debug)]
+pub(crate) enum UpstreamBody {
+    Hyper(Incoming),
+    Direct(DirectBody),
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match self.get_mut() {
+            Self::Hyper(body) => {
+                let frame = Pin::new(body).poll_frame(context);
+                frame.map(|frame| frame.map(|frame| frame.map_err(io::Error::other)))
+            }
+            Self::Direct(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Hyper(body) => body.is_end_stream(),
+            Self::Direct(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Hyper(body) => body.size_hint(),
+            Self::Direct(body) => body.size_hint(),
+        }
+    }
+}
+
 /// The body of a response to the client: the upstream's, or one that the gateway made.
 ///
 /// The guards `G` are released after the last frame, or when the body is dropped: because the upstream or the client
@@ -250,7 +316,7 @@ fn clean_frame(frame: Frame<Bytes>) -> Frame<Bytes> {
 pub(crate) enum ResponseBody<G> {
     Local(Full<Bytes>),
     Upstream {
-        body: Incoming,
+        body: UpstreamBody,
         pooled: Option<PooledConn>,
         guards: Option<G>,
         progress: Arc<ResponseProgress>,
@@ -260,7 +326,7 @@ pub(crate) enum ResponseBody<G> {
 impl<G> ResponseBody<G> {
     /// Wraps the body of an upstream. Its HTTP/1 connection `pooled` returns to the pool after the last frame.
     pub(crate) fn from_upstream(
-        body: Incoming,
+        body: UpstreamBody,
         pooled: Option<PooledConn>,
         guards: G,
         progress: Arc<ResponseProgress>,
@@ -286,12 +352,12 @@ impl<G> ResponseBody<G> {
 
 impl<G: Unpin> Body for ResponseBody<G> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut *self {
             Self::Local(body) => {
                 let frame = Pin::new(body).poll_frame(context);

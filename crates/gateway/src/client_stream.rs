@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use crate::direct_conn::poll_received;
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate_net::listener::{Activity, LingeringClose, Phase, Stream};
@@ -60,7 +61,7 @@ impl DisconnectWatch {
 #[derive(Debug)]
 pub(crate) struct ClientStream {
     stream: Stream,
-    /// Bytes that were read to detect the HTTP version, and are read again by hyper.
+    /// Bytes that were read to detect the HTTP version, or to find a common request, and are read again.
     peeked: Bytes,
     activity: Arc<Activity>,
     http2: bool,
@@ -104,6 +105,20 @@ impl ClientStream {
     /// Returns the disconnect watch of this connection.
     pub(crate) fn disconnect_watch(&self) -> Arc<DisconnectWatch> {
         Arc::clone(&self.disconnect)
+    }
+
+    /// Reads the bytes that have arrived; none at the end of the stream.
+    pub(crate) fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        match self.peeked.is_empty() {
+            true => poll_received(self, context),
+            false => Poll::Ready(Ok(std::mem::take(&mut self.peeked))),
+        }
+    }
+
+    /// Returns received bytes to the stream. The next read gets them.
+    pub(crate) fn unread(&mut self, received: Bytes) {
+        debug_assert!(self.peeked.is_empty(), "bytes are out of order");
+        self.peeked = received;
     }
 
     fn on_read(&self) {

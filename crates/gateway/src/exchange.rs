@@ -36,6 +36,8 @@ impl InFlightPlaces {
 pub(crate) struct ExchangeParties<'a> {
     pub(crate) client: &'a ProxiedRequests,
     pub(crate) upstream: &'a Upstream,
+    /// Set if the request may be sent on a connection without hyper.
+    pub(crate) is_direct: bool,
 }
 
 /// A request that was passed to an upstream connection, and the wait for its response.
@@ -51,14 +53,14 @@ pub(crate) struct Exchange<'a, F: SentRequest> {
     timeout: Span,
 }
 
-/// The wait for the result of an attempt, with the connection that it used.
+/// The wait for the result of an attempt, with the connection that it used, unless the response has it.
 pub(crate) trait SentRequest:
-    Future<Output = (Self::Attempt, UpstreamConn)> + Send + 'static
+    Future<Output = (Self::Attempt, Option<UpstreamConn>)> + Send + 'static
 {
     type Attempt: Send;
 }
 
-impl<A: Send, F: Future<Output = (A, UpstreamConn)> + Send + 'static> SentRequest for F {
+impl<A: Send, F: Future<Output = (A, Option<UpstreamConn>)> + Send + 'static> SentRequest for F {
     type Attempt = A;
 }
 
@@ -99,14 +101,16 @@ impl<F: SentRequest> Future for Exchange<'_, F> {
 impl<F: SentRequest> Drop for Exchange<'_, F> {
     fn drop(&mut self) {
         let Some(RunningExchange { sent, places, server }) = self.running.take() else { return };
-        let ExchangeParties { client, upstream } = self.parties;
+        let ExchangeParties { client, upstream, .. } = self.parties;
         upstream.count_outcome(RequestOutcome::Abandoned);
         client.count_abandoned();
         let (clock, timeout) = (self.clock.clone(), self.timeout);
         hold(places, async move {
             let (attempt, conn) = sent.await;
             drop(attempt);
-            conn.server_ended(&clock, timeout).await;
+            if let Some(conn) = conn {
+                conn.server_ended(&clock, timeout).await;
+            }
             drop(server);
         });
     }

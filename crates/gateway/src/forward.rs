@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::Either;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use hyper::header::{HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
@@ -12,12 +12,13 @@ use tidegate_core::Span;
 use tidegate_limiter::Clock;
 use tidegate_limiter::tower::grpc;
 
-use crate::body::{RequestBody, UploadProgress};
+use crate::body::{RequestBody, UploadProgress, UpstreamBody};
 use crate::config::ProxyTimeouts;
+use crate::direct_conn::{DirectBody, DirectConn, DirectOutcome};
 use crate::exchange::{self, Exchange, ExchangeParties, InFlightPlaces, RunningExchange};
-use crate::head;
 use crate::pool::{ConnectError, ConnectionPool, PooledConn, StreamSlot, UpstreamConn};
 use crate::upstream::{ServerInFlight, UpstreamServer};
+use crate::{head, http1_encoder};
 
 /// Most attempts to send one request, each on another connection.
 const MAX_ATTEMPTS: usize = 8;
@@ -35,8 +36,8 @@ pub(crate) struct RequestForwarder {
 /// The response of an upstream, with the resources that its body needs.
 #[derive(Debug)]
 pub(crate) struct UpstreamResponse {
-    pub(crate) response: Response<Incoming>,
-    /// The connection, if it is HTTP/1 and can carry another request.
+    pub(crate) response: Response<UpstreamBody>,
+    /// The connection of hyper, if it is HTTP/1 and can carry another request.
     pub(crate) pooled: Option<PooledConn>,
     pub(crate) in_flight: UpstreamInFlight,
 }
@@ -70,11 +71,12 @@ pub(crate) enum UpstreamError {
 
 /// The result of one attempt to send a request.
 enum Attempt {
-    Responded(Response<Incoming>),
+    Responded(Response<UpstreamBody>),
     /// Nothing of the request was written, so it can be sent again.
     NotSent(Request<RequestBody>),
-    /// The connection closed before a response. The server may have processed the request.
-    ConnectionLost,
+    /// The connection closed before a response. The server may have processed the request, which is returned if it can be
+    /// sent again.
+    ConnectionLost(Option<Request<RequestBody>>),
     /// The body of the client failed, and with it the attempt. The server may process what it has received.
     BodyFailed(UpstreamError),
     /// The server did not respond in time.
@@ -105,7 +107,8 @@ impl RequestForwarder {
             let Some(server) = upstream.pick_server(|| self.clock.now(), &unreachable) else {
                 break;
             };
-            let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
+            let (clock, timeout) = (&self.clock, self.timeouts.connect);
+            let connected = self.pool.connection(server, parties.is_direct, clock, timeout).await;
             let conn = match connected {
                 Ok(conn) => conn,
                 Err(ConnectError::Full) => return Err(UpstreamError::NoSocket),
@@ -120,11 +123,15 @@ impl RequestForwarder {
             // A server may close an idle connection at the moment when the request is sent on it.
             let reused = matches!(
                 conn,
-                UpstreamConn::Http1 { reused: true, .. } | UpstreamConn::Http2 { .. }
+                UpstreamConn::Direct { reused: true, .. }
+                    | UpstreamConn::Http1 { reused: true, .. }
+                    | UpstreamConn::Http2 { .. }
             );
             let is_repeatable =
-                may_repeat && reused && upload.is_none() && head::is_idempotent(&head.method);
-            let head_copy = is_repeatable.then(|| copy_head(&head));
+                may_repeat && reused && body.is_empty() && head::is_idempotent(&head.method);
+            // A connection without hyper returns the request.
+            let is_direct = matches!(conn, UpstreamConn::Direct { .. });
+            let head_copy = (is_repeatable && !is_direct).then(|| copy_head(&head));
             adapt_head(&mut head, &body, &conn, server);
             let adapted = Request::from_parts(head, body);
             if let Some(upload) = &upload
@@ -132,7 +139,7 @@ impl RequestForwarder {
             {
                 conn.watch_upload(Arc::clone(upload));
             }
-            let sent = self.send_on(conn, adapted, upload.clone());
+            let sent = self.send_on(conn, server, adapted, upload.clone());
             let (clock, timeout) = (&self.clock, self.timeouts.response);
             let running =
                 RunningExchange { sent: Box::pin(sent), places, server: server_in_flight };
@@ -148,10 +155,12 @@ impl RequestForwarder {
                         upload.set_open_ended();
                     }
                     let (pooled, slot) = match conn {
-                        UpstreamConn::Http1 { sender, .. } => {
+                        Some(UpstreamConn::Http1 { sender, .. }) => {
                             (Some(self.pool.pooled(server, sender)), None)
                         }
-                        UpstreamConn::Http2 { slot, .. } => (None, Some(slot)),
+                        Some(UpstreamConn::Http2 { slot, .. }) => (None, Some(slot)),
+                        // The body has it.
+                        Some(UpstreamConn::Direct { .. }) | None => (None, None),
                     };
                     let in_flight = UpstreamInFlight {
                         _slot: slot,
@@ -167,16 +176,19 @@ impl RequestForwarder {
                 Attempt::BodyFailed(error) => {
                     let clock = self.clock.clone();
                     parties.client.count_abandoned();
-                    exchange::hold_until_server_ended(conn, places, clock, self.timeouts.response);
+                    if let Some(conn) = conn {
+                        let timeout = self.timeouts.response;
+                        exchange::hold_until_server_ended(conn, places, clock, timeout);
+                    }
                     return Err(error);
                 }
-                Attempt::ConnectionLost => match head_copy {
-                    Some(head) => {
+                Attempt::ConnectionLost(unanswered) => match repeated(unanswered, head_copy) {
+                    Some(repeated) if is_repeatable => {
                         may_repeat = false;
                         last_error = UpstreamError::ConnectionClosed;
-                        request = Request::from_parts(*head, RequestBody::empty());
+                        request = repeated;
                     }
-                    None => {
+                    _ => {
                         server
                             .on_failure(self.clock.now(), "connection closed before the response");
                         return Err(UpstreamError::ConnectionClosed);
@@ -197,16 +209,17 @@ impl RequestForwarder {
         server: &UpstreamServer,
         request: Request<RequestBody>,
     ) -> bool {
-        let connected = self.pool.connection(server, &self.clock, self.timeouts.connect).await;
+        let (clock, timeout) = (&self.clock, self.timeouts.connect);
+        let connected = self.pool.connection(server, false, clock, timeout).await;
         let Ok(conn) = connected else { return false };
         let (mut head, body) = request.into_parts();
         adapt_head(&mut head, &body, &conn, server);
-        match self.send_on(conn, Request::from_parts(head, body), None).await.0 {
+        match self.send_on(conn, server, Request::from_parts(head, body), None).await.0 {
             Attempt::Responded(response) => {
                 response.status().is_success() || response.status().is_redirection()
             }
             Attempt::NotSent(_)
-            | Attempt::ConnectionLost
+            | Attempt::ConnectionLost(_)
             | Attempt::BodyFailed(_)
             | Attempt::TimedOut => false,
         }
@@ -223,21 +236,29 @@ impl RequestForwarder {
     }
 
     /// Sends a request on a connection and waits for the response. The future owns all that it needs, so that it can
-    /// outlive the client.
+    /// outlive the client. It returns the connection, unless the body of the response has it.
     fn send_on(
         &self,
         conn: UpstreamConn,
+        server: &UpstreamServer,
         request: Request<RequestBody>,
         upload: Option<Arc<UploadProgress>>,
-    ) -> impl Future<Output = (Attempt, UpstreamConn)> + Send + use<> {
+    ) -> impl Future<Output = (Attempt, Option<UpstreamConn>)> + Send + use<> {
         let (clock, timeout) = (self.clock.clone(), self.timeouts.response);
+        let (pool, server) = (Arc::clone(&self.pool), server.id);
         async move {
-            let mut conn = conn;
+            let mut conn = match conn {
+                UpstreamConn::Direct { conn, .. } => {
+                    let body = |conn| DirectBody::new(conn, pool, server);
+                    return (attempt_direct(conn, request, body, &clock, timeout).await, None);
+                }
+                conn => conn,
+            };
             let attempt = attempt(&mut conn, request, upload.as_deref(), &clock, timeout).await;
             if let Attempt::BodyFailed(_) = attempt {
                 conn.on_truncated_upload();
             }
-            (attempt, conn)
+            (attempt, Some(conn))
         }
     }
 }
@@ -256,6 +277,7 @@ async fn attempt(
             Either::Left(sender.requests.try_send_request(request))
         }
         UpstreamConn::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
+        UpstreamConn::Direct { .. } => return Attempt::NotSent(request),
     });
     let mut frames_before = 0;
     loop {
@@ -272,7 +294,7 @@ async fn attempt(
             }
         };
         return match sent {
-            Ok(response) => Attempt::Responded(response),
+            Ok(response) => Attempt::Responded(response.map(UpstreamBody::Hyper)),
             Err(mut error) => match error.take_message() {
                 Some(request) => Attempt::NotSent(request),
                 None if upload.is_some_and(UploadProgress::was_slow) => {
@@ -286,10 +308,38 @@ async fn attempt(
                         error = %error.error(),
                         "upstream connection closed before the response"
                     );
-                    Attempt::ConnectionLost
+                    Attempt::ConnectionLost(None)
                 }
             },
         };
+    }
+}
+
+/// Sends a request with its whole body on a connection without hyper, and waits for the response. `body_of` returns the
+/// body that a connection reads.
+async fn attempt_direct(
+    mut conn: DirectConn,
+    request: Request<RequestBody>,
+    body_of: impl FnOnce(DirectConn) -> DirectBody,
+    clock: &Clock,
+    timeout: Span,
+) -> Attempt {
+    let (head, body) = request.into_parts();
+    let bytes = http1_encoder::request(&head, body.received());
+    let outcome = tokio::select! {
+        biased;
+        outcome = conn.exchange(&bytes, &head.method) => outcome,
+        () = clock.sleep(timeout) => return Attempt::TimedOut,
+    };
+    match outcome {
+        DirectOutcome::Responded(response) => {
+            Attempt::Responded(response.map(|()| UpstreamBody::Direct(body_of(conn))))
+        }
+        DirectOutcome::NotSent => Attempt::NotSent(Request::from_parts(head, body)),
+        DirectOutcome::Lost(error) => {
+            tracing::debug!(%error, "upstream connection closed before the response");
+            Attempt::ConnectionLost(Some(Request::from_parts(head, body)))
+        }
     }
 }
 
@@ -297,6 +347,7 @@ async fn attempt(
 fn adapt_head(head: &mut Parts, body: &RequestBody, conn: &UpstreamConn, server: &UpstreamServer) {
     match conn {
         UpstreamConn::Http2 { .. } => head::for_http2(head, server.scheme(), &server.authority),
+        UpstreamConn::Direct { .. } => head::for_http1(head, &server.authority),
         UpstreamConn::Http1 { .. } => {
             head::for_http1(head, &server.authority);
             if body.size_hint().exact().is_none() {
@@ -305,6 +356,15 @@ fn adapt_head(head: &mut Parts, body: &RequestBody, conn: &UpstreamConn, server:
             }
         }
     }
+}
+
+/// Returns the request to send again: the one that was not answered, or one with a copy of its head and without a body.
+fn repeated(
+    unanswered: Option<Request<RequestBody>>,
+    head_copy: Option<Box<Parts>>,
+) -> Option<Request<RequestBody>> {
+    let copy = || head_copy.map(|head| Request::from_parts(*head, RequestBody::empty()));
+    unanswered.or_else(copy)
 }
 
 /// Copies a head without its extensions.

@@ -2,22 +2,26 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tidegate_limiter::Clock;
+use tidegate_net::http::response::DateText;
 use tidegate_net::listener::{Activity, ConnectionCounts, ConnectionHandler, Peer, Stream};
 use tidegate_service::identity::Identity;
 use tidegate_service::service::Service;
 use tokio::io::AsyncWriteExt;
 
 use crate::client_stream::ClientStream;
+use crate::common_requests::CommonRequests;
 use crate::forward::RequestForwarder;
 use crate::head::{ClientHeaderPolicy, ForwardedClient};
 use crate::http2_streams::{Http2Streams, RunningStreams};
@@ -52,6 +56,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Gateway {
     proxy: Arc<RequestProxy>,
     connections: Arc<ConnectionCounts>,
+    /// The text of `Date` for responses that have none.
+    date: Mutex<DateText>,
 }
 
 impl Gateway {
@@ -76,7 +82,7 @@ impl Gateway {
             upstream_headers: config.upstream_headers,
             pace_limit: Arc::new(pace_limit),
         };
-        Self { proxy: Arc::new(proxy), connections }
+        Self { proxy: Arc::new(proxy), connections, date: Mutex::default() }
     }
 
     /// Closes idle upstream connections at an interval. Never returns; drop the future to stop.
@@ -88,9 +94,29 @@ impl Gateway {
         }
     }
 
-    /// Serves an HTTP/1 connection. When the client disconnects, its request in flight is abandoned. There is at most one
-    /// such request, because the connection has ended.
+    /// Serves an HTTP/1 connection: common requests in this task, and all others by hyper.
     async fn serve_http1(&self, stream: ClientStream, context: &ConnectionContext) {
+        let progress = Arc::new(ResponseProgress::default());
+        let requests = CommonRequests {
+            proxy: &self.proxy,
+            context,
+            progress: &progress,
+            date: &self.date,
+            stream,
+            received: Bytes::new(),
+        };
+        let serving = pin!(requests.serve());
+        let pace_limit = Arc::clone(&self.proxy.pace_limit);
+        let ended = PacedResponses::new(serving, Arc::clone(&progress), pace_limit).await;
+        if let Some(Some(stream)) = ended {
+            // Boxed: most connections do not carry the size of this future.
+            Box::pin(self.serve_hyper(stream, context)).await;
+        }
+    }
+
+    /// Serves an HTTP/1 connection by hyper. When the client disconnects, its request in flight is abandoned. There is at
+    /// most one such request, because the connection has ended.
+    async fn serve_hyper(&self, stream: ClientStream, context: &ConnectionContext) {
         let progress = Arc::new(ResponseProgress::default());
         let service = service_fn(|request| {
             let progress = Arc::clone(&progress);
@@ -171,13 +197,16 @@ impl Gateway {
     }
 }
 
-impl ConnectionHandler for Gateway {
-    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
+impl Gateway {
+    /// Detects the HTTP version of a connection, and returns its stream and the state that its requests share.
+    async fn open(
+        &self,
+        stream: Stream,
+        peer: Peer,
+        activity: Arc<Activity>,
+    ) -> io::Result<(ClientStream, ConnectionContext)> {
         let secure = matches!(stream, Stream::Tls(_));
-        let stream = match ClientStream::open(stream, Arc::clone(&activity)).await {
-            Ok(stream) => stream,
-            Err(error) => return tracing::debug!(%error, "client connection failed"),
-        };
+        let stream = ClientStream::open(stream, Arc::clone(&activity)).await?;
         let requests = Arc::new(ProxiedRequests::new(activity));
         let http2 = stream.is_http2();
         let (disconnect, tunnel) = (stream.disconnect_watch(), Mutex::new(None));
@@ -188,10 +217,20 @@ impl ConnectionHandler for Gateway {
         let header_policy = ClientHeaderPolicy { trusted, sets_rate_limit };
         let context =
             ConnectionContext { peer, client, header_policy, http2, requests, disconnect, tunnel };
-        match http2 {
-            false => self.serve_http1(stream, &context).await,
+        Ok((stream, context))
+    }
+}
+
+impl ConnectionHandler for Gateway {
+    async fn serve(&self, stream: Stream, peer: Peer, activity: Arc<Activity>) {
+        match self.open(stream, peer, activity).await {
+            Ok((stream, context)) if !context.http2 => self.serve_http1(stream, &context).await,
             // Boxed: an HTTP/1 connection does not carry the size of this future.
-            true => Box::pin(self.serve_http2(stream, context)).await,
+            Ok((stream, context)) => Box::pin(self.serve_http2(stream, context)).await,
+            Err(error) => tracing::debug!(%error, "client connection failed"),
         }
     }
 }
+
+#[cfg(test)]
+mod hyper_comparison;

@@ -7,12 +7,17 @@
 
 mod body;
 mod client_stream;
+mod common_request;
+mod common_requests;
 mod config;
+mod direct_conn;
 mod exchange;
 mod forward;
+pub mod fuzzing;
 mod gateway;
 mod head;
 mod health_check;
+mod http1_encoder;
 mod http2_streams;
 mod local_response;
 mod pace;
@@ -20,6 +25,7 @@ mod pool;
 mod proxied_requests;
 mod proxy;
 mod reserved_headers;
+mod response_reader;
 mod route;
 mod threads;
 mod tunnel;

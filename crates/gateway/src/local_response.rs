@@ -1,12 +1,13 @@
 //! Responses that the gateway makes itself, in the client's protocol.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{
     CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
+use smallvec::SmallVec;
 use tidegate_core::{Header, Problem, Reply};
 use tidegate_limiter::tower::grpc;
 use tidegate_net::http::response;
@@ -16,6 +17,9 @@ use crate::head::HeadError;
 
 /// The status of a denial if the one of its problem is invalid.
 const DENIED_STATUS: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+/// Expected length of the values of all rate-limit headers in bytes.
+const RATE_LIMIT_VALUE_BYTES: usize = 160;
 
 /// The format of responses that a client expects.
 #[derive(Clone, Debug)]
@@ -107,11 +111,23 @@ pub(crate) fn upstream_error(error: UpstreamError) -> Response<Full<Bytes>> {
 /// Adds rate-limit headers, unless the response has one of them already.
 ///
 /// A limit of the upstream itself may have denied the request; "57 remaining" of this gateway would contradict it.
-pub(crate) fn add_headers_if_absent(headers: &mut HeaderMap, added: Vec<Header>) {
+pub(crate) fn add_headers_if_absent(headers: &mut HeaderMap, reply: &Reply) {
+    let mut values = BytesMut::with_capacity(RATE_LIMIT_VALUE_BYTES);
+    let mut added: SmallVec<[(&'static str, Bytes); 8]> = SmallVec::new();
+    // All values share one allocation.
+    reply.visit_headers(|name, value| {
+        values.extend_from_slice(value.as_bytes());
+        added.push((name, values.split().freeze()));
+    });
     if added.iter().any(|(name, _)| headers.contains_key(header_name(name))) {
         return;
     }
-    set_headers(headers, added);
+    headers.reserve(added.len());
+    for (name, value) in added {
+        if let Ok(value) = HeaderValue::from_maybe_shared(value) {
+            headers.insert(header_name(name), value);
+        }
+    }
 }
 
 /// Sets headers, and replaces those of the same name.

@@ -129,6 +129,11 @@ impl ResponseProgress {
         self.is_blocked.store(true, Ordering::Relaxed);
     }
 
+    /// Records that the client has to take frames that were passed before, until [`on_read`](Self::on_read).
+    pub(crate) fn on_blocked(&self) {
+        self.is_blocked.store(true, Ordering::Relaxed);
+    }
+
     /// Records that the client's connection reads the next frame, or that the body has ended.
     pub(crate) fn on_read(&self) {
         self.is_blocked.store(false, Ordering::Relaxed);

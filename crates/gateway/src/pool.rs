@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::body::{RequestBody, UploadProgress};
+use crate::direct_conn::DirectConn;
 use crate::upstream::UpstreamServer;
 use crate::upstream_socket::{SocketPermit, UpstreamSocket, UpstreamSockets};
 use crate::upstream_stream::{TruncatedUpload, UpstreamStream};
@@ -50,8 +51,10 @@ pub(crate) struct ConnectionPool {
 /// The connections to one server.
 #[derive(Debug, Default)]
 struct ServerPool {
-    /// HTTP/1 connections without a request in flight.
-    idle: Mutex<Vec<IdleConn>>,
+    /// HTTP/1 connections of hyper without a request in flight.
+    idle: Mutex<Vec<IdleConn<Http1Sender>>>,
+    /// HTTP/1 connections without hyper and without a request in flight.
+    direct: Mutex<Vec<IdleConn<DirectConn>>>,
     /// HTTP/2 connections.
     shared: Mutex<Vec<SharedConn>>,
     /// Held while an HTTP/2 connection is opened, so that concurrent requests share it.
@@ -60,8 +63,8 @@ struct ServerPool {
 
 /// An idle HTTP/1 connection.
 #[derive(Debug)]
-struct IdleConn {
-    sender: Http1Sender,
+struct IdleConn<C> {
+    conn: C,
     /// Number of sweeps when it became idle.
     idle_since: u64,
 }
@@ -76,6 +79,10 @@ struct SharedConn {
 /// A connection to send one request on.
 #[derive(Debug)]
 pub(crate) enum UpstreamConn {
+    Direct {
+        conn: DirectConn,
+        reused: bool,
+    },
     Http1 {
         sender: Http1Sender,
         /// Set if it has carried a request before. The server may close such a connection at any time.
@@ -123,7 +130,7 @@ impl UpstreamConn {
                         clock.sleep(CLOSE_CHECK_INTERVAL).await;
                     }
                 }
-                Self::Http2 { truncated: false, .. } => {}
+                Self::Direct { .. } | Self::Http2 { truncated: false, .. } => {}
             }
         };
         tokio::select! {
@@ -159,11 +166,43 @@ impl PooledConn {
         if sender.requests.is_closed() {
             return;
         }
-        let idle_since = pool.sweeps.load(Ordering::Relaxed);
-        let mut idle = pool.servers[server].idle.lock();
-        if idle.len() < MAX_IDLE_CONNECTIONS {
-            idle.push(IdleConn { sender, idle_since });
+        pool.servers[server].idle.lock().push_idle(sender, pool.sweeps.load(Ordering::Relaxed));
+    }
+}
+
+/// The idle connections of one kind to one server, the least recently used first.
+trait IdleConns<C> {
+    /// Adds a connection, unless there are [`MAX_IDLE_CONNECTIONS`].
+    fn push_idle(&mut self, conn: C, idle_since: u64);
+    /// Returns the number of sweeps when the first connection became idle.
+    fn oldest(&self) -> Option<u64>;
+    /// Removes the first connection. Returns `false` if there is none.
+    fn remove_oldest(&mut self) -> bool;
+    /// Removes connections that are closed, or were idle for [`MAX_IDLE_SWEEPS`].
+    fn sweep(&mut self, now: u64, is_open: impl Fn(&C) -> bool);
+}
+
+impl<C> IdleConns<C> for Vec<IdleConn<C>> {
+    fn push_idle(&mut self, conn: C, idle_since: u64) {
+        if self.len() < MAX_IDLE_CONNECTIONS {
+            self.push(IdleConn { conn, idle_since });
         }
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.first().map(|oldest| oldest.idle_since)
+    }
+
+    fn remove_oldest(&mut self) -> bool {
+        let is_idle = !self.is_empty();
+        if is_idle {
+            self.remove(0);
+        }
+        is_idle
+    }
+
+    fn sweep(&mut self, now: u64, is_open: impl Fn(&C) -> bool) {
+        self.retain(|idle| is_open(&idle.conn) && idle.idle_since + MAX_IDLE_SWEEPS > now);
     }
 }
 
@@ -187,9 +226,8 @@ impl ConnectionPool {
     pub(crate) fn sweep(&self) {
         let now = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
         for server in &self.servers {
-            server.idle.lock().retain(|conn| {
-                !conn.sender.requests.is_closed() && conn.idle_since + MAX_IDLE_SWEEPS > now
-            });
+            server.idle.lock().sweep(now, |conn| !conn.requests.is_closed());
+            server.direct.lock().sweep(now, DirectConn::is_idle);
             server.shared.lock().retain(|conn| !conn.sender.is_closed());
         }
     }
@@ -203,21 +241,32 @@ impl ConnectionPool {
         PooledConn { pool: Arc::clone(self), server: server.id, sender }
     }
 
-    /// Returns a free connection to a server, the most recently used first, or opens a new one.
+    /// Returns a connection to its pool, if it can carry another request.
+    pub(crate) fn release_direct(&self, server: usize, conn: DirectConn) {
+        if conn.is_idle() {
+            let idle_since = self.sweeps.load(Ordering::Relaxed);
+            self.servers[server].direct.lock().push_idle(conn, idle_since);
+        }
+    }
+
+    /// Returns a free connection to a server, the most recently used first, or opens a new one. It is one without hyper
+    /// if `is_direct` is set and the server uses HTTP/1 without TLS.
     ///
     /// # Errors
     /// No connection is free, and the server did not accept a new one within `timeout`, or the pool is full.
     pub(crate) async fn connection(
         &self,
         server: &UpstreamServer,
+        is_direct: bool,
         clock: &Clock,
         timeout: Span,
     ) -> Result<UpstreamConn, ConnectError> {
         let pool = &self.servers[server.id];
-        match pool.existing(server) {
+        let is_direct = is_direct && server.is_plain_http1();
+        match pool.existing(server, is_direct) {
             Some(conn) => Ok(conn),
             // Boxed: most requests find a connection, and do not carry the size of this future.
-            None => Box::pin(self.open(pool, server, clock, timeout)).await,
+            None => Box::pin(self.open(pool, server, is_direct, clock, timeout)).await,
         }
     }
 
@@ -225,6 +274,7 @@ impl ConnectionPool {
         &self,
         pool: &ServerPool,
         server: &UpstreamServer,
+        is_direct: bool,
         clock: &Clock,
         timeout: Span,
     ) -> Result<UpstreamConn, ConnectError> {
@@ -233,28 +283,34 @@ impl ConnectionPool {
             self.close_longest_idle().then(|| self.sockets.extra_permit())
         });
         match permit {
-            Some(permit) => pool.open(server, permit, clock, timeout).await,
+            Some(permit) => pool.open(server, is_direct, permit, clock, timeout).await,
             None => Err(ConnectError::Full),
         }
     }
 
     /// Closes the connection to any server that was idle for the longest time. Returns `false` if none is idle.
     fn close_longest_idle(&self) -> bool {
-        let oldest = |pool: &&ServerPool| Some(pool.idle.lock().first()?.idle_since);
+        let oldest = |pool: &&ServerPool| {
+            let (idle, direct) = (pool.idle.lock().oldest(), pool.direct.lock().oldest());
+            idle.into_iter().chain(direct).min()
+        };
         let idle = self.servers.iter().filter_map(|pool| Some((oldest(&pool)?, pool)));
         let Some((_, pool)) = idle.min_by_key(|(idle_since, _)| *idle_since) else { return false };
-        let mut idle = pool.idle.lock();
-        let is_idle = !idle.is_empty();
-        if is_idle {
-            idle.remove(0);
+        let (mut idle, mut direct) = (pool.idle.lock(), pool.direct.lock());
+        match (idle.oldest(), direct.oldest()) {
+            (Some(hyper), Some(without)) if without < hyper => direct.remove_oldest(),
+            (None, Some(_)) => direct.remove_oldest(),
+            _ => idle.remove_oldest(),
         }
-        is_idle
     }
 }
 
 impl ServerPool {
     /// Returns a free connection of the HTTP version that the server uses.
-    fn existing(&self, server: &UpstreamServer) -> Option<UpstreamConn> {
+    fn existing(&self, server: &UpstreamServer, is_direct: bool) -> Option<UpstreamConn> {
+        if is_direct {
+            return self.take_direct().map(|conn| UpstreamConn::Direct { conn, reused: true });
+        }
         let http1 = || self.take_idle().map(|sender| UpstreamConn::Http1 { sender, reused: true });
         match server.may_use_http2() {
             true => self.shared_stream().or_else(http1),
@@ -267,16 +323,21 @@ impl ServerPool {
     async fn open(
         &self,
         server: &UpstreamServer,
+        is_direct: bool,
         permit: SocketPermit,
         clock: &Clock,
         timeout: Span,
     ) -> Result<UpstreamConn, ConnectError> {
         let opening = async {
+            if is_direct {
+                let conn = DirectConn::new(open_socket(server, permit).await?);
+                return Ok(UpstreamConn::Direct { conn, reused: false });
+            }
             if !server.may_use_http2() {
                 return connect(server, self, permit).await;
             }
             let _opening = self.opening.lock().await;
-            match self.existing(server) {
+            match self.existing(server, false) {
                 Some(conn) => Ok(conn),
                 None => connect(server, self, permit).await,
             }
@@ -293,15 +354,21 @@ impl ServerPool {
         let mut index = idle.len();
         while index > 0 {
             index -= 1;
-            if idle[index].sender.requests.is_ready() {
-                return Some(idle.remove(index).sender);
+            if idle[index].conn.requests.is_ready() {
+                return Some(idle.remove(index).conn);
             }
             // Not ready means closed, or that hyper has not yet processed the end of the last response.
-            if idle[index].sender.requests.is_closed() {
+            if idle[index].conn.requests.is_closed() {
                 idle.remove(index);
             }
         }
         None
+    }
+
+    /// Removes and returns the connection without hyper that was used last. Closed ones are dropped.
+    fn take_direct(&self) -> Option<DirectConn> {
+        let mut direct = self.direct.lock();
+        std::iter::from_fn(|| direct.pop()).map(|idle| idle.conn).find(DirectConn::is_idle)
     }
 
     fn shared_stream(&self) -> Option<UpstreamConn> {
@@ -329,10 +396,7 @@ async fn connect(
     pool: &ServerPool,
     permit: SocketPermit,
 ) -> Result<UpstreamConn, String> {
-    let address = (server.url.host.as_str(), server.url.port);
-    let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-    let _ = stream.set_nodelay(true);
-    let stream = UpstreamSocket::new(stream, permit);
+    let stream = open_socket(server, permit).await?;
     let Some(tls) = &server.tls else {
         return http_handshake(stream, server.may_use_http2(), pool).await;
     };
@@ -341,6 +405,17 @@ async fn connect(
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     server.set_http2(http2);
     http_handshake(stream, http2, pool).await
+}
+
+/// Opens a TCP connection to a server.
+async fn open_socket(
+    server: &UpstreamServer,
+    permit: SocketPermit,
+) -> Result<UpstreamSocket, String> {
+    let address = (server.url.host.as_str(), server.url.port);
+    let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+    let _ = stream.set_nodelay(true);
+    Ok(UpstreamSocket::new(stream, permit))
 }
 
 /// Starts HTTP on a stream, in a task that reads and writes until the connection closes.

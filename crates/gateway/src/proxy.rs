@@ -67,6 +67,14 @@ pub(crate) struct ConnectionContext {
     pub(crate) tunnel: Mutex<Option<UpgradeTunnel<RequestGuards>>>,
 }
 
+/// A request of a client, in any version of HTTP.
+pub(crate) struct ReceivedRequest {
+    pub(crate) head: Parts,
+    pub(crate) body: RequestBody,
+    /// Set if hyper has not read the request, so that its response may have no trailers.
+    pub(crate) is_direct: bool,
+}
+
 /// Resources that a request holds until its response ends. Dropping them releases them, so every kind of end is the
 /// same.
 #[derive(Debug)]
@@ -79,18 +87,29 @@ pub(crate) struct RequestGuards {
 type CheckResult = Result<(Reply, AdmittedRequest), Response<Full<Bytes>>>;
 
 impl RequestProxy {
-    /// Returns the response to one request. `progress` gets the progress of its body.
+    /// Returns the response to one request from hyper. `progress` gets the progress of its body.
     pub(crate) async fn handle(
         &self,
         request: Request<Incoming>,
         context: &ConnectionContext,
         progress: Arc<ResponseProgress>,
     ) -> Response<ResponseBody<RequestGuards>> {
-        let tracked = context.requests.begin();
         let (head, body) = request.into_parts();
-        let format = ResponseFormat::of(&head);
         let body = RequestBody::new(body, &self.pace_limit);
-        let mut response = match self.proxy(head, body, context, tracked, progress, &format).await {
+        let request = ReceivedRequest { head, body, is_direct: false };
+        self.respond(request, context, progress).await
+    }
+
+    /// Returns the response to one request. `progress` gets the progress of its body.
+    pub(crate) async fn respond(
+        &self,
+        request: ReceivedRequest,
+        context: &ConnectionContext,
+        progress: Arc<ResponseProgress>,
+    ) -> Response<ResponseBody<RequestGuards>> {
+        let tracked = context.requests.begin();
+        let format = ResponseFormat::of(&request.head);
+        let mut response = match self.proxy(request, context, tracked, progress, &format).await {
             Ok(response) => response,
             Err(local) => format.convert(local).map(ResponseBody::Local),
         };
@@ -108,13 +127,13 @@ impl RequestProxy {
     /// A response of the gateway: the request is invalid, matches no route, or got no response from the upstream.
     async fn proxy(
         &self,
-        mut head: Parts,
-        mut body: RequestBody,
+        request: ReceivedRequest,
         context: &ConnectionContext,
         mut tracked: ProxiedRequest,
         progress: Arc<ResponseProgress>,
         format: &ResponseFormat,
     ) -> Result<Response<ResponseBody<RequestGuards>>, Response<Full<Bytes>>> {
+        let ReceivedRequest { mut head, mut body, is_direct } = request;
         let invalid_head = |error: HeadError| {
             self.service.count_malformed(Protocol::Gateway, error.detail);
             local_response::invalid_head(error)
@@ -150,7 +169,8 @@ impl RequestProxy {
         if self.upstream_headers {
             local_response::set_headers(&mut head.headers, reply.headers());
         }
-        let parties = ExchangeParties { client: &context.requests, upstream: &route.upstream };
+        let (client, upstream) = (&*context.requests, &*route.upstream);
+        let parties = ExchangeParties { client, upstream, is_direct };
         let places = InFlightPlaces { admitted, permit };
         let sent = self.forwarder.send(Request::from_parts(head, body), places, parties).await;
         let UpstreamResponse { mut response, pooled, in_flight } = sent.map_err(|error| {
@@ -159,7 +179,7 @@ impl RequestProxy {
                 _ => RequestOutcome::Failed,
             });
             let mut local = local_response::upstream_error(error);
-            local_response::add_headers_if_absent(local.headers_mut(), reply.headers());
+            local_response::add_headers_if_absent(local.headers_mut(), &reply);
             local
         })?;
         tracked.on_response();
@@ -169,7 +189,7 @@ impl RequestProxy {
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let server_upgrade = switched.then(|| hyper::upgrade::on(&mut response));
         head::clean_response(response.headers_mut(), switched);
-        local_response::add_headers_if_absent(response.headers_mut(), reply.headers());
+        local_response::add_headers_if_absent(response.headers_mut(), &reply);
         let guards = RequestGuards { _in_flight: in_flight, _request: tracked };
         if let Some(server) = server_upgrade {
             let (Some(client), true) = (client_upgrade, cleaned.has_upgrade) else {

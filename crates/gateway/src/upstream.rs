@@ -26,6 +26,8 @@ const RECOVER_AFTER_CHECKS: u32 = 2;
 pub(crate) struct Upstream {
     pub(crate) name: Arc<str>,
     pub(crate) servers: Vec<Arc<UpstreamServer>>,
+    /// Requests in flight, if there is a capacity. Without one, [`outcomes`](Self::outcomes) has their number: threads do
+    /// not share its counters.
     in_flight: AtomicUsize,
     /// Requests in flight of clients that have disconnected.
     abandoned: AtomicUsize,
@@ -33,8 +35,12 @@ pub(crate) struct Upstream {
     caps: [usize; 3],
     /// Rotates the server at which the selection starts.
     rotation: AtomicUsize,
+    /// One line for [`RequestOutcome`], and [`IN_FLIGHT_LINE`].
     outcomes: ShardedCounters,
 }
+
+/// The line of the counter of requests in flight.
+const IN_FLIGHT_LINE: usize = 1;
 
 /// The outcome of a request that the rules admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +93,8 @@ pub(crate) struct UpstreamServer {
     pub(crate) tls: Option<ServerTls>,
     /// The HTTP version: `VERSION_UNKNOWN`, `HTTP1` or `HTTP2`.
     http_version: AtomicU8,
+    /// Set for the only server of an upstream.
+    is_only: bool,
     in_flight: AtomicUsize,
     /// Consecutive failed requests.
     failures: AtomicU32,
@@ -119,9 +127,10 @@ pub(crate) struct CapacityPermit(Arc<Upstream>);
 #[derive(Debug)]
 pub(crate) struct AbandonedInFlight(Arc<Upstream>);
 
-/// Counts a request as in flight at a server, until it is dropped.
+/// Counts a request as in flight at a server, until it is dropped. `None` for the only server of an upstream, which is
+/// never compared with another one.
 #[derive(Debug)]
-pub(crate) struct ServerInFlight(Arc<UpstreamServer>);
+pub(crate) struct ServerInFlight(Option<Arc<UpstreamServer>>);
 
 impl Upstream {
     /// Creates the upstreams of a configuration, with their servers numbered from 0.
@@ -145,7 +154,7 @@ impl Upstream {
                 abandoned: AtomicUsize::new(0),
                 caps: caps(upstream.max_in_flight, &priorities),
                 rotation: AtomicUsize::new(0),
-                outcomes: ShardedCounters::new(1),
+                outcomes: ShardedCounters::new(IN_FLIGHT_LINE + 1),
             }))
         };
         config.upstreams.iter().enumerate().map(upstream).collect()
@@ -158,6 +167,10 @@ impl Upstream {
             return None;
         }
         let cap = self.caps[priority as usize];
+        if cap == usize::MAX {
+            self.outcomes.add(IN_FLIGHT_LINE, 0, 1);
+            return Some(CapacityPermit(Arc::clone(self)));
+        }
         let counted = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             (count < cap).then_some(count + 1)
         });
@@ -187,7 +200,19 @@ impl Upstream {
 
     /// Returns the number of requests in flight.
     fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+        match self.is_limited() {
+            true => self.in_flight.load(Ordering::Relaxed),
+            false => {
+                // Threads that are read one after another can have a sum below zero.
+                let total = i64::try_from(self.outcomes.total(IN_FLIGHT_LINE, 0)).unwrap_or(0);
+                usize::try_from(total).unwrap_or(0)
+            }
+        }
+    }
+
+    /// Returns whether the upstream has a capacity. Then each priority has one.
+    fn is_limited(&self) -> bool {
+        self.caps[Priority::High as usize] != usize::MAX
     }
 
     /// Returns a server with an id that is not in `tried`: of the next two healthy servers, the one with fewer requests in
@@ -220,7 +245,7 @@ impl Upstream {
 impl CapacityPermit {
     /// Returns whether the upstream has a capacity.
     pub(crate) fn is_limited(&self) -> bool {
-        self.0.caps[Priority::High as usize] != usize::MAX
+        self.0.is_limited()
     }
 
     /// Counts the request as abandoned until the returned guard is dropped.
@@ -238,13 +263,19 @@ impl Drop for AbandonedInFlight {
 
 impl Drop for CapacityPermit {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        match self.0.is_limited() {
+            true => drop(self.0.in_flight.fetch_sub(1, Ordering::Relaxed)),
+            // The counter wraps around: this subtracts one.
+            false => self.0.outcomes.add(IN_FLIGHT_LINE, 0, u64::MAX),
+        }
     }
 }
 
 impl Drop for ServerInFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(server) = &self.0 {
+            server.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -290,12 +321,18 @@ impl UpstreamServer {
             authority,
             tls,
             http_version: AtomicU8::new(http_version),
+            is_only: upstream.servers.len() == 1,
             in_flight: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
             passed_checks: AtomicU32::new(0),
             ejected_until: AtomicU64::new(0),
             unhealthy: AtomicBool::new(false),
         })
+    }
+
+    /// Returns whether the server uses HTTP/1 without TLS.
+    pub(crate) fn is_plain_http1(&self) -> bool {
+        self.url.scheme == ServerScheme::Http
     }
 
     /// Returns whether the server uses HTTP/2, or its version is not known yet.
@@ -315,8 +352,11 @@ impl UpstreamServer {
 
     /// Counts a request as in flight until the returned guard is dropped.
     pub(crate) fn start_request(self: &Arc<Self>) -> ServerInFlight {
+        if self.is_only {
+            return ServerInFlight(None);
+        }
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        ServerInFlight(Arc::clone(self))
+        ServerInFlight(Some(Arc::clone(self)))
     }
 
     fn in_flight(&self) -> usize {

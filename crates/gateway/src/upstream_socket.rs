@@ -70,6 +70,18 @@ impl UpstreamSocket {
     pub(crate) fn new(stream: TcpStream, permit: SocketPermit) -> Self {
         Self { stream, _permit: permit }
     }
+
+    /// Waits until bytes or the end of the stream have arrived.
+    #[cfg(test)]
+    pub(crate) async fn readable(&self) {
+        self.stream.readable().await.expect("the runtime is running");
+    }
+
+    /// Returns whether the socket is open and the server has sent nothing. Does not block.
+    pub(crate) fn is_silent(&self) -> bool {
+        let read = self.stream.try_read(&mut [0; 1]);
+        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
 }
 
 impl AsyncRead for UpstreamSocket {

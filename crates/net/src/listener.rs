@@ -101,16 +101,11 @@ impl Listener {
                         let activity = watcher.lock().activity();
                         let admitted = limits.admit(address.ip(), &activity, clock.now());
                         let Some(admitted) = admitted else { continue };
-                        let serving = serve_connection(
-                            stream,
-                            address,
-                            tls.clone(),
-                            Arc::clone(&handler),
-                            Arc::clone(&activity),
-                        );
-                        let open = open.clone();
+                        let (tls, handler) = (tls.clone(), Arc::clone(&handler));
+                        let (open, served) = (open.clone(), Arc::clone(&activity));
+                        // The future is created inside, because a captured one would be in the task twice.
                         let task = tokio::spawn(async move {
-                            serving.await;
+                            serve_connection(stream, address, tls, handler, served).await;
                             drop((admitted, open));
                         });
                         watcher.lock().watch(activity, task.abort_handle());

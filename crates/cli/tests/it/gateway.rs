@@ -12,6 +12,7 @@ mod headers;
 mod http2;
 mod http2_frames;
 mod identity_headers;
+mod idle_connections;
 mod in_flight;
 mod large_bodies;
 mod limits;

@@ -337,13 +337,14 @@ fn push_line(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// The text of a `Date` header, formatted once per second.
 #[derive(Debug, Default)]
-struct DateText {
+pub struct DateText {
     second: u64,
     text: String,
 }
 
 impl DateText {
-    fn at(&mut self, time: Timestamp) -> &[u8] {
+    /// Returns the text for this time.
+    pub fn at(&mut self, time: Timestamp) -> &[u8] {
         let second = time.as_micros() / 1_000_000;
         if second != self.second || self.text.is_empty() {
             self.second = second;
