@@ -30,6 +30,33 @@ pub fn escape_text(text: Cow<'_, str>) -> Cow<'_, str> {
     if contains_escape(text.as_bytes()) { escape(text.as_bytes()).into() } else { text }
 }
 
+/// Returns whether [`escape_bytes`] returns the same bytes.
+///
+/// ```
+/// use tidegate_core::is_unescaped;
+///
+/// assert!(is_unescaped(b"alice") && is_unescaped("caf\u{e9}".as_bytes()));
+/// assert!(!is_unescaped(b"caf\xe9") && !is_unescaped(br"caf\xE9"));
+/// ```
+#[inline]
+#[must_use]
+pub fn is_unescaped(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let plain_words = words.iter().all(|word| is_plain_word(u64::from_le_bytes(*word)));
+    let plain_rest = rest.iter().all(|byte| byte.is_ascii() && *byte != b'\\');
+    (plain_words && plain_rest) || (str::from_utf8(bytes).is_ok() && !contains_escape(bytes))
+}
+
+/// Returns whether eight bytes are ASCII without a backslash.
+#[inline]
+fn is_plain_word(word: u64) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+    // A byte of zero borrows from its high bit. Without high bits in the word, no other byte does before it.
+    let backslashes = (word ^ (ONES * 0x5c)).wrapping_sub(ONES);
+    (word | backslashes) & HIGH_BITS == 0
+}
+
 /// Returns the bytes that a text stands for: the inverse of [`escape_bytes`].
 #[must_use]
 pub fn unescape(text: &str) -> Vec<u8> {
@@ -125,6 +152,13 @@ mod tests {
         #[test]
         fn text_determines_the_bytes(bytes in escape_like_bytes()) {
             prop_assert_eq!(unescape(&escape_bytes(&bytes)), bytes);
+        }
+
+        #[test]
+        fn only_unescaped_bytes_are_their_own_text(
+            bytes in prop_oneof![escape_like_bytes(), "[ -~]{0,40}".prop_map(String::into_bytes)],
+        ) {
+            prop_assert_eq!(is_unescaped(&bytes), escape_bytes(&bytes).as_bytes() == bytes);
         }
 
         #[test]

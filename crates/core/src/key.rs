@@ -175,6 +175,13 @@ impl Scope {
         self.blake3_key(std::iter::once(part))
     }
 
+    /// Returns the key of the client that this value names. An empty value counts as absent: all of them share one key.
+    #[inline]
+    #[must_use]
+    pub fn key_of_value(&self, value: &[u8]) -> Key {
+        self.key_of(if value.is_empty() { Part::Absent } else { Part::first(value) })
+    }
+
     /// Returns the multilinear hash; `None` if the parts are too long for it.
     #[inline]
     fn multilinear_key<'p>(

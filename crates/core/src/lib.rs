@@ -42,7 +42,7 @@ pub use canonical::{
 pub use decision::{
     Block, Decision, DecisionStatus, RuleIndex, RuleOutcome, RuleOutcomes, UndecidedRule,
 };
-pub use escape::{escape_bytes, escape_text, unescape};
+pub use escape::{escape_bytes, escape_text, is_unescaped, unescape};
 pub use header::{Header, HeaderStyle, IetfDraft, Problem, ResetFormat, retry_after_seconds};
 pub use key::{Key, Keyer, Part, Scope};
 pub use lease::{

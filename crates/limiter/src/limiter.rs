@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::coordination::Coordinator;
 use crate::per_key::PerKey;
 use crate::store::memory::MemoryStore;
-use crate::store::{ChargeMode, Store};
+use crate::store::{Charge, ChargeMode, Store};
 
 pub use self::admission::Admission;
 pub use self::builder::LimiterBuilder;
@@ -219,6 +219,28 @@ impl<S: Store> Limiter<S> {
         let decision = self.charge_now(&self.inner.planner.plan(&check), None)?;
         self.record_denials(&check, &decision);
         Some(decision)
+    }
+
+    /// Returns the charge that [`check`](Self::check) would make for the client that `value` names, under one rule.
+    /// `limit` replaces the limit of the rule. A charge in the store then decides the request alone.
+    ///
+    /// Returns `None` if more than the value decides, or if any client is on the block list: [`check`](Self::check)
+    /// handles such requests.
+    ///
+    /// For servers, which charge the requests of a batch together.
+    #[inline]
+    #[must_use]
+    pub fn single_charge<'l>(
+        &'l self,
+        rule_index: RuleIndex,
+        value: &[u8],
+        limit: Option<&'l Arc<Limit>>,
+        cost: u64,
+    ) -> Option<Charge<'l>> {
+        if !self.inner.blocks.is_empty() || ChargeMode::of_cost(cost) == ChargeMode::Peek {
+            return None;
+        }
+        self.inner.planner.plan_single_key(rule_index, value, limit, cost)
     }
 
     /// Checks a request as [`check`](Self::check) does. Returns a receipt for refunds too.

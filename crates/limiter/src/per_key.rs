@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Key, Limit, Outcome, Part, Scope, Span, Timestamp, Verdict};
+use tidegate_core::{Key, Limit, Outcome, Scope, Span, Timestamp, Verdict};
 
 use crate::clock::Clock;
 use crate::limiter::RefundGuard;
@@ -67,10 +67,9 @@ impl<S: Store> PerKey<S> {
         &self.clock
     }
 
-    /// Returns the hashed key. An empty key counts as absent: all of them share one bucket.
     #[inline]
     fn key(&self, key: &[u8]) -> Key {
-        self.scope.key_of(if key.is_empty() { Part::Absent } else { Part::first(key) })
+        self.scope.key_of_value(key)
     }
 
     #[inline]

@@ -95,6 +95,12 @@ pub(crate) fn request_for_value<'r>(rule: &'r Rule, call: &'r Call<'_>) -> Optio
     Some(request)
 }
 
+/// Returns a request of the client that one value names, in the terms of a rule that counts by one attribute.
+pub(crate) fn request_of_client<'r>(rule: &'r Rule, value: &'r str) -> Option<Request<'r>> {
+    let attribute = rule.per().first()?.attributes().next()?;
+    Request::new().with(attribute, value).ok()
+}
+
 /// Returns the request in the terms of a rule: its client under the attributes that the rule counts by.
 ///
 /// The bucket is the same as for a request that has those attributes.
@@ -184,11 +190,22 @@ pub(crate) struct CallTiming {
     pub(crate) at: Timestamp,
 }
 
+/// Returns whether [`log_reply`] logs anything.
+#[inline]
+pub(crate) fn logs_replies() -> bool {
+    tracing::enabled!(tracing::Level::DEBUG)
+}
+
 /// Logs one line about a call, without the client: its identity may be a secret.
+#[inline]
 pub(crate) fn log_reply(reply: &Reply) {
-    if !tracing::enabled!(tracing::Level::DEBUG) {
-        return;
+    if logs_replies() {
+        log_debug(reply);
     }
+}
+
+#[cold]
+fn log_debug(reply: &Reply) {
     let strictest = reply.decision.strictest_rule();
     tracing::debug!(
         status = ?reply.status(),

@@ -19,6 +19,7 @@ macro_rules! in_call_span {
 
 mod acquire;
 mod admitted;
+mod check_batch;
 pub mod internal_rules;
 mod invalid_call;
 mod readiness;
@@ -39,6 +40,7 @@ use tidegate_rules::RuleSet;
 
 pub use self::acquire::{AcquireReply, UndeliveredSlots};
 pub use self::admitted::AdmittedRequest;
+pub use self::check_batch::CheckBatch;
 pub use self::internal_rules::{internal_rules, unknown_rule};
 use self::invalid_call::InvalidCallLog;
 pub use self::invalid_call::OnInvalidCall;

@@ -127,6 +127,22 @@ impl ServerCounters {
         self.durations.add(protocol as usize, took, 1);
     }
 
+    /// Counts checks that were decided together, with a duration each, by clients that are not listed.
+    #[inline]
+    pub(crate) fn record_calls(
+        &self,
+        protocol: Protocol,
+        status: CallStatus,
+        took: Span,
+        count: usize,
+    ) {
+        if count > 0 {
+            let count = count as u64;
+            self.checks.add(protocol as usize, status as usize, count);
+            self.durations.add(protocol as usize, took, count);
+        }
+    }
+
     /// Counts a call that was rejected without a decision.
     pub(crate) fn record_rejected(&self, protocol: Protocol, error: &CallError) {
         self.checks.add(protocol as usize, error.status as usize, 1);

@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_core::{Keyer, Request, Scope, Timestamp};
 use tidegate_limiter::{BlockList, ChargeMode};
 use tidegate_rules::Rule;
@@ -56,6 +56,45 @@ pub struct TopClients {
 #[derive(Debug)]
 #[repr(align(128))]
 struct RankingShard(Mutex<(CheckSampler, RecentCounts)>);
+
+/// A check of one rule, with the request that names its client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankedCheck<'a, 'q> {
+    /// The number of the rule.
+    pub(crate) number: usize,
+    pub(crate) rule: &'a Rule,
+    pub(crate) request: &'a Request<'q>,
+    pub(crate) denied: bool,
+}
+
+/// The counts of the shard of this thread, which no other thread reads meanwhile.
+pub(crate) struct LockedRanking<'t> {
+    scope: &'t Scope,
+    counts: MutexGuard<'t, (CheckSampler, RecentCounts)>,
+}
+
+impl LockedRanking<'_> {
+    /// Returns the weight of the next check; `None` if it is not counted.
+    #[inline]
+    pub(crate) fn sample(&mut self, at: Timestamp) -> Option<u64> {
+        self.counts.0.weight(at)
+    }
+
+    /// Counts a check with its weight.
+    pub(crate) fn add(
+        &mut self,
+        check: RankedCheck<'_, '_>,
+        at: Timestamp,
+        weight: u64,
+        blocks: &BlockList,
+    ) {
+        let RankedCheck { number, rule, request, denied } = check;
+        // 64 bits of a key are enough: a sketch has some hundred clients.
+        let key = self.scope.key(rule.parts(request)).as_u128() as u64;
+        let client = || ClientIdentity::new(rule, request, blocks);
+        self.counts.1.add(ObservedCheck { number, key, denied, at }, weight, client);
+    }
+}
 
 /// A client of one rule, and its count.
 #[derive(Clone, Debug)]
@@ -102,17 +141,22 @@ impl TopClients {
         if rule.per().is_empty() || ChargeMode::of_cost(request.costs()) == ChargeMode::Peek {
             return;
         }
-        let shard = self.shards.get(shards::current_shard()).and_then(|shard| shard.0.try_lock());
-        let Some(mut shard) = shard else {
-            self.missed.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        let (sampler, recent) = &mut *shard;
-        let Some(weight) = sampler.weight(at) else { return };
-        // 64 bits of a key are enough: a sketch has some hundred clients.
-        let key = self.scope.key(rule.parts(request)).as_u128() as u64;
-        let client = || ClientIdentity::new(rule, request, blocks);
-        recent.add(ObservedCheck { number, key, denied, at }, weight, client);
+        let Some(mut ranking) = self.lock(1) else { return };
+        if let Some(weight) = ranking.sample(at) {
+            ranking.add(RankedCheck { number, rule, request, denied }, at, weight, blocks);
+        }
+    }
+
+    /// Locks the counts of this thread for so many checks. Returns `None` if a reader holds the lock; the checks are then
+    /// not counted.
+    #[inline]
+    pub(crate) fn lock(&self, checks: usize) -> Option<LockedRanking<'_>> {
+        let shard = self.shards.get(shards::current_shard());
+        let counts = shard.and_then(|shard| shard.0.try_lock());
+        if counts.is_none() {
+            self.missed.fetch_add(checks as u64, Ordering::Relaxed);
+        }
+        Some(LockedRanking { scope: &self.scope, counts: counts? })
     }
 
     /// Returns the clients with the highest counts, of one rule or of all, at most `limit` of them.

@@ -1,6 +1,7 @@
 //! The RESP API: any Redis client library can send checks.
 //!
-//! `frame` splits bytes into arguments. `commands`, `throttle` and `check` parse the arguments.
+//! `leading_checks` runs checks in their common form in batches. All other commands take the general path: `frame` splits
+//! bytes into arguments; `commands`, `throttle` and `check` parse the arguments.
 //! `pipeline` decides commands in order; `session` handles those that need no decision.
 //! `transaction` queues the commands between `MULTI` and `EXEC`. `throttle_reply` and `reply` encode replies. `connection` is the loop around these modules.
 
@@ -10,6 +11,7 @@ mod check;
 mod commands;
 mod connection;
 pub(crate) mod frame;
+mod leading_checks;
 mod parse_only;
 mod pipeline;
 mod reply;

@@ -8,6 +8,7 @@ use tidegate_core::{
 };
 use tidegate_rules::{AttributeChain, Mode, Rule, RuleSet};
 
+use super::error::NotASingleKeyRule;
 use crate::clock::Clock;
 use crate::store::{Charge, ChargeMode, Refund};
 
@@ -90,27 +91,37 @@ impl<'r> RuleCharge<'r> {
     }
 }
 
+/// The keys of the clients of one rule.
+#[derive(Debug)]
+struct RuleKeys {
+    scope: Scope,
+    overflow_key: Key,
+    /// True if only the value of one attribute and the cost decide about a request.
+    has_single_key: bool,
+}
+
 /// The rules of one limiter, prepared for planning.
 #[derive(Debug)]
 pub(crate) struct ChargePlanner {
     rules: RuleSet,
     /// The clock for the end of overrides.
     clock: Clock,
-    /// For each rule, the scope of its clients' keys, and its overflow key.
-    scopes: Vec<(Scope, Key)>,
+    /// For each rule, the keys of its clients.
+    keys: Vec<RuleKeys>,
     /// For each rule, its position in the order of charging.
     ranks: Vec<usize>,
 }
 
 impl ChargePlanner {
     pub(crate) fn new(keyer: &Keyer, clock: Clock, rules: RuleSet) -> Self {
-        let scope = |(_, rule): (RuleIndex, &Rule)| {
+        let keys = |(_, rule): (RuleIndex, &Rule)| {
             let scope = keyer.scope(rule.name(), rule.per().iter().map(AttributeChain::as_str));
             let overflow_key = scope.overflow_key();
-            (scope, overflow_key)
+            let has_single_key = NotASingleKeyRule::of(rule).is_none();
+            RuleKeys { scope, overflow_key, has_single_key }
         };
-        let scopes = rules.all().map(scope).collect();
-        Self { scopes, ranks: ranks(&rules), rules, clock }
+        let keys = rules.all().map(keys).collect();
+        Self { keys, ranks: ranks(&rules), rules, clock }
     }
 
     pub(crate) fn rules(&self) -> &RuleSet {
@@ -126,7 +137,7 @@ impl ChargePlanner {
     }
 
     pub(crate) fn scope(&self, rule_index: RuleIndex) -> &Scope {
-        &self.scopes[rule_index.0].0
+        &self.keys[rule_index.0].scope
     }
 
     /// Plans the charges of one request, in the order of the rules.
@@ -182,10 +193,32 @@ impl ChargePlanner {
         limit: &'r Arc<Limit>,
     ) -> RuleCharge<'r> {
         let rule = self.rule(rule_index);
-        let (scope, overflow_key) = &self.scopes[rule_index.0];
+        let RuleKeys { scope, overflow_key, .. } = &self.keys[rule_index.0];
         let (key, cost) = (scope.key(rule.parts(request)), request.costs());
         let (overflow_key, mode) = (*overflow_key, ChargeMode::of_cost(cost));
         RuleCharge { request_index: 0, rule_index, rule, key, overflow_key, limit, cost, mode }
+    }
+
+    /// Plans the charge of a rule for the client that one value names, under the rule's limit or another one. Returns
+    /// `None` if more than this value decides.
+    #[inline]
+    pub(crate) fn plan_single_key<'r>(
+        &'r self,
+        rule_index: RuleIndex,
+        value: &[u8],
+        limit: Option<&'r Arc<Limit>>,
+        cost: u64,
+    ) -> Option<Charge<'r>> {
+        let RuleKeys { scope, overflow_key, has_single_key } = self.keys.get(rule_index.0)?;
+        if !has_single_key {
+            return None;
+        }
+        let limit = match limit {
+            Some(limit) => limit,
+            None => self.rules.get(rule_index)?.limit(),
+        };
+        let key = scope.key_of_value(value);
+        Some(Charge { key, overflow_key: *overflow_key, limit, cost, independent: false })
     }
 
     /// Plans several requests that are checked together, except those that are skipped.

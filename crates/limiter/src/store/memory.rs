@@ -145,7 +145,7 @@ impl MemoryStore {
 
     /// Prefetches the memory that a charge of `key` needs.
     #[inline]
-    pub(crate) fn prefetch(&self, key: Key) {
+    pub fn prefetch(&self, key: Key) {
         let index = self.shard_index(key);
         prefetch(std::ptr::from_ref(&self.shards[index]) as usize);
         let address = self.hints[index].address(key);

@@ -293,6 +293,12 @@ impl Activity {
         activity
     }
 
+    /// Creates the record of a connection that no listener watches.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn unwatched() -> Self {
+        Self::new(Arc::default())
+    }
+
     /// Records the phase that begins now.
     pub fn set_phase(&self, phase: Phase) {
         let bits = match phase {

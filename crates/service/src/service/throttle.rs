@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Algorithm, CallError, CallStatus, Limit, Quota, Request};
+use tidegate_core::{Algorithm, CallError, CallStatus, Limit, Quota, Request, RuleIndex};
 use tidegate_limiter::{CheckTarget, StoreError};
 use tidegate_rules::{OnStoreFailure, Rule, RuleError};
 
@@ -38,6 +38,11 @@ pub(crate) fn request(key: &str, cost: u64) -> Result<Request<'_>, CallError> {
     Ok(request)
 }
 
+/// Returns the index of the internal rule.
+pub(crate) fn rule_index(rules: &ActiveRules) -> Option<RuleIndex> {
+    rules.limiter.rules().rule_index(RULE_NAME)
+}
+
 /// Returns the target of a check under a limit of the caller.
 ///
 /// # Errors
@@ -46,7 +51,7 @@ pub(crate) fn target<'l>(
     rules: &ActiveRules,
     limit: &'l Arc<Limit>,
 ) -> Result<CheckTarget<'l>, CallError> {
-    let index = rules.limiter.rules().rule_index(RULE_NAME);
+    let index = rule_index(rules);
     let index = index.ok_or_else(|| CallError::invalid("limit", "one", "a rule in its place"))?;
     Ok(CheckTarget::RuleWithLimit(index, limit))
 }

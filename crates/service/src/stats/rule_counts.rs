@@ -128,6 +128,19 @@ impl RuleCounts {
         }
     }
 
+    /// Counts checks of an enforced rule with the same outcome.
+    #[inline]
+    pub(crate) fn add_enforced(
+        &self,
+        ids: &CounterIds,
+        rule_index: RuleIndex,
+        is_denied: bool,
+        count: usize,
+    ) {
+        let kind = if is_denied { OutcomeKind::Denied } else { OutcomeKind::Allowed };
+        self.shards.add(line(ids, Some(rule_index)), kind as usize, count as u64);
+    }
+
     #[cold]
     fn add_undecided(&self, ids: &CounterIds, rules: &RuleSet, rule_index: RuleIndex) {
         let closed = rules

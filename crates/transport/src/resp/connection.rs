@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::resp::check;
 use crate::resp::commands::{CommandKind, CommandSpec};
 use crate::resp::frame::{Arguments, Frame};
+use crate::resp::leading_checks::run_leading_checks;
 use crate::resp::pipeline::{CommandOrder, CommandReply, Pipeline};
 use crate::resp::reply::{ReplyBuffer, RespError};
 use crate::resp::session::RespSession;
@@ -29,7 +30,7 @@ const MIN_READ_BYTES: usize = 4 * 1024;
 /// Largest size of one read, in bytes.
 const MAX_READ_BYTES: usize = 64 * 1024;
 /// Replies are written when they reach this many bytes, even if more commands are complete.
-const MAX_BUFFERED_REPLY_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_BUFFERED_REPLY_BYTES: usize = 64 * 1024;
 
 /// Wrong passwords after which a connection is closed.
 const MAX_AUTH_FAILURES: usize = 3;
@@ -122,6 +123,11 @@ impl<'d> RespConnection<'d> {
             if replies.len() >= MAX_BUFFERED_REPLY_BYTES {
                 break NextAction::Continue;
             }
+            let checks = run_leading_checks(&input[consumed..], service, session, replies);
+            if consumed == 0 && checks > 0 {
+                activity.set_phase(Phase::Request);
+            }
+            consumed += checks;
             match Frame::read(&input[consumed..]) {
                 Ok(None) => break NextAction::ReadMore,
                 Ok(Some(Frame { arguments, length })) => {
@@ -130,9 +136,6 @@ impl<'d> RespConnection<'d> {
                     }
                     let frame = &input[consumed..consumed + length];
                     consumed += length;
-                    if pipeline.is_synchronous() && run_now(&arguments, service, session, replies) {
-                        continue;
-                    }
                     let next =
                         run_command(arguments, frame, *context, session, &mut pipeline, replies)
                             .await;
@@ -191,35 +194,6 @@ impl<'d> RespConnection<'d> {
         }
         Ok(read)
     }
-}
-
-/// Runs a check that needs no waiting, and writes its reply. Returns `false` for every other command and for invalid
-/// ones, and nothing was charged or written: [`run_command`] runs them.
-fn run_now(
-    arguments: &Arguments<'_>,
-    service: &Service,
-    session: &mut RespSession,
-    replies: &mut ReplyBuffer,
-) -> bool {
-    if session.transaction.is_some() || !session.is_authenticated() {
-        return false;
-    }
-    let Ok(command) = CommandSpec::find(arguments) else { return false };
-    let reply = match command.kind {
-        CommandKind::Check => check::parse(arguments)
-            .ok()
-            .and_then(|call| service.check_now(Protocol::Resp, &call))
-            .map(|reply| CommandReply::Check(ThrottleReply::from_reply(&reply))),
-        CommandKind::Throttle => ThrottleCommand::parse(arguments, &mut session.limits)
-            .ok()
-            .and_then(|throttle| throttle.decide_now(service))
-            .map(CommandReply::Throttle),
-        _ => None,
-    };
-    if let Some(reply) = &reply {
-        reply.write(replies);
-    }
-    reply.is_some()
 }
 
 /// Runs one command, and writes the reply to a command that fails.
@@ -389,3 +363,6 @@ fn count_rejected(service: &Service, error: RespError) -> RespError {
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
+
+#[cfg(test)]
+mod tests;

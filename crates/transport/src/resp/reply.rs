@@ -7,6 +7,9 @@ use tidegate_core::InvalidReason;
 /// Longest text of an error, in bytes.
 const MAX_ERROR_BYTES: usize = 512;
 
+/// Most bytes of an encoded integer.
+const MAX_INTEGER_BYTES: usize = 24;
+
 /// A version of the RESP protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RespVersion {
@@ -105,6 +108,23 @@ impl ReplyBuffer {
     pub(crate) fn integer(&mut self, number: i64) {
         self.bytes.push(b':');
         self.number(number);
+    }
+
+    /// Writes an array of integers.
+    #[inline]
+    pub(crate) fn integers<const N: usize>(&mut self, numbers: [i64; N]) {
+        self.bytes.reserve((N + 1) * MAX_INTEGER_BYTES);
+        self.array(N);
+        for number in numbers {
+            match u8::try_from(number) {
+                // Most numbers in replies have one digit.
+                Ok(digit @ 0..=9) => {
+                    self.bytes.extend_from_slice(&[b':', b'0' + digit, b'\r', b'\n']);
+                }
+                _ if number == -1 => self.bytes.extend_from_slice(b":-1\r\n"),
+                _ => self.integer(number),
+            }
+        }
     }
 
     pub(crate) fn bulk(&mut self, bytes: &[u8]) {

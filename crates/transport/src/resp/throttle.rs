@@ -35,13 +35,7 @@ impl<'b> ThrottleCommand<'b> {
         arguments: &Arguments<'b>,
         limits: &mut LimitCache,
     ) -> Result<Self, RespError> {
-        const MAX_AMOUNT: i64 = Quota::MAX_AMOUNT.cast_signed();
-        let max_period = i64::try_from(Quota::MAX_WINDOW.as_secs_ceil()).unwrap_or(i64::MAX);
-        let parameters = LimitParameters {
-            max_burst: number("max_burst", &arguments[2], 0..=MAX_AMOUNT - 1)?.unsigned_abs(),
-            count: number("count", &arguments[3], 1..=MAX_AMOUNT)?.unsigned_abs(),
-            period: number("period", &arguments[4], 1..=max_period)?.unsigned_abs(),
-        };
+        let parameters = LimitParameters::parse(&arguments[2], &arguments[3], &arguments[4])?;
         let quantity = match arguments.get(5) {
             Some(quantity) => number("quantity", quantity, i64::MIN..=i64::MAX)?,
             None => 1,
@@ -54,17 +48,6 @@ impl<'b> ThrottleCommand<'b> {
     /// Returns `true` for a refund, which must not overtake earlier commands.
     pub(crate) fn is_refund(&self) -> bool {
         self.quantity < 0
-    }
-
-    /// Spends, if that needs no waiting, and returns the numbers of the reply. Otherwise returns `None`, and nothing was
-    /// charged.
-    pub(crate) fn decide_now(&self, service: &Service) -> Option<Result<ThrottleReply, RespError>> {
-        if self.quantity <= 0 {
-            return None;
-        }
-        let cost = self.quantity.unsigned_abs();
-        let reply = service.throttle_now(Protocol::Resp, &self.key, &self.limit, cost)?;
-        Some(ThrottleReply::from_reply(&reply))
     }
 
     /// Spends, peeks or refunds, and returns the numbers of the reply.
@@ -88,13 +71,27 @@ impl<'b> ThrottleCommand<'b> {
 
 /// The arguments of a command that define its limit. `period` is in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LimitParameters {
+pub(crate) struct LimitParameters {
     max_burst: u64,
     count: u64,
     period: u64,
 }
 
 impl LimitParameters {
+    /// Parses the three arguments.
+    ///
+    /// # Errors
+    /// An argument is invalid.
+    pub(crate) fn parse(max_burst: &[u8], count: &[u8], period: &[u8]) -> Result<Self, RespError> {
+        const MAX_AMOUNT: i64 = Quota::MAX_AMOUNT.cast_signed();
+        let max_period = i64::try_from(Quota::MAX_WINDOW.as_secs_ceil()).unwrap_or(i64::MAX);
+        Ok(Self {
+            max_burst: number("max_burst", max_burst, 0..=MAX_AMOUNT - 1)?.unsigned_abs(),
+            count: number("count", count, 1..=MAX_AMOUNT)?.unsigned_abs(),
+            period: number("period", period, 1..=max_period)?.unsigned_abs(),
+        })
+    }
+
     fn limit(self) -> Result<Arc<Limit>, RespError> {
         let quota = Quota::per(self.count, Span::from_secs(self.period)).burst(self.max_burst + 1);
         let limit = Limit::new(Algorithm::TokenBucket, quota);
@@ -113,9 +110,15 @@ pub(crate) struct LimitCache {
 impl LimitCache {
     const MAX_ENTRIES: usize = 8;
 
+    /// Returns the limit of these parameters, if it is in the cache.
+    #[inline]
+    pub(crate) fn get(&self, parameters: LimitParameters) -> Option<&Arc<Limit>> {
+        self.cached.iter().find(|(cached, _)| *cached == parameters).map(|(_, limit)| limit)
+    }
+
     /// Returns the limit of these parameters, from the cache if possible.
     fn get_or_create(&mut self, parameters: LimitParameters) -> Result<Arc<Limit>, RespError> {
-        if let Some((_, limit)) = self.cached.iter().find(|(cached, _)| *cached == parameters) {
+        if let Some(limit) = self.get(parameters) {
             return Ok(Arc::clone(limit));
         }
         let limit = parameters.limit()?;

@@ -51,13 +51,25 @@ impl ThrottleReply {
             });
         }
         let retry_after = decision.retry_after().map_or(-1, seconds);
-        let delay = signed(decision.delay().as_micros().div_ceil(1_000));
+        let delay = milliseconds(decision.delay());
         Ok(match decision.strictest_rule() {
             Some(rule) => Self { limited, retry_after, delay, ..Self::from_outcome(&rule.outcome) },
             None => Self { limited, limit: -1, remaining: -1, retry_after, reset_after: 0, delay },
         })
     }
 
+    /// Converts the outcome of a request that one rule decided alone.
+    #[inline]
+    pub(crate) fn from_single_outcome(outcome: &Outcome) -> Self {
+        Self {
+            limited: !outcome.is_allowed(),
+            retry_after: outcome.retry_after().map_or(-1, seconds),
+            delay: milliseconds(outcome.delay()),
+            ..Self::from_outcome(outcome)
+        }
+    }
+
+    #[inline]
     fn from_outcome(outcome: &Outcome) -> Self {
         Self {
             limited: false,
@@ -76,22 +88,25 @@ impl ThrottleReply {
 
     /// Writes the five numbers of CL.THROTTLE in the order of redis-cell.
     pub(crate) fn write_throttle(&self, replies: &mut ReplyBuffer) {
-        replies.array(5);
-        self.write_numbers(replies);
+        replies.integers([
+            i64::from(self.limited),
+            self.limit,
+            self.remaining,
+            self.retry_after,
+            self.reset_after,
+        ]);
     }
 
     /// Writes the six numbers of TG.CHECK: the five of CL.THROTTLE and the delay.
     pub(crate) fn write_check(&self, replies: &mut ReplyBuffer) {
-        replies.array(6);
-        self.write_numbers(replies);
-        replies.integer(self.delay);
-    }
-
-    fn write_numbers(&self, replies: &mut ReplyBuffer) {
-        let limited = i64::from(self.limited);
-        for number in [limited, self.limit, self.remaining, self.retry_after, self.reset_after] {
-            replies.integer(number);
-        }
+        replies.integers([
+            i64::from(self.limited),
+            self.limit,
+            self.remaining,
+            self.retry_after,
+            self.reset_after,
+            self.delay,
+        ]);
     }
 }
 
@@ -107,6 +122,11 @@ fn call_error(error: &CallError) -> RespError {
 
 fn seconds(span: Span) -> i64 {
     signed(span.as_secs_ceil())
+}
+
+/// Returns a delay in milliseconds, rounded up.
+fn milliseconds(delay: Span) -> i64 {
+    signed(delay.as_micros().div_ceil(1_000))
 }
 
 fn signed(number: u64) -> i64 {
