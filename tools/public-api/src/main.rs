@@ -55,16 +55,50 @@ fn resolve(path: &str, crates: &[(&str, Vec<String>)]) -> Vec<String> {
             Some(short) if short == name => (*source).to_owned(),
             _ => format!("{source}::{name}"),
         };
+        let origins = [vec![origin], definitions(items, source, name)].concat();
         let found: Vec<String> = items
             .iter()
-            .filter(|item| subject(item).is_some_and(|subject| is_within(subject, &origin)))
-            .map(|item| item.replace(&origin, &format!("tidegate::{path}")))
+            .filter(|item| {
+                let subject = subject(item);
+                subject.is_some_and(|path| origins.iter().any(|origin| is_within(path, origin)))
+            })
+            .map(|item| {
+                let facade_path = format!("tidegate::{path}");
+                origins
+                    .iter()
+                    .fold(item.clone(), |item, origin| replace_path(&item, origin, &facade_path))
+            })
             .collect();
         if !found.is_empty() {
             return found;
         }
     }
     Vec::new()
+}
+
+/// Returns the paths of types with this name in the modules of a crate: the methods of a type that the root re-exports are
+/// listed under the path of its module.
+fn definitions(items: &[String], source: &str, name: &str) -> Vec<String> {
+    let is_type =
+        |item: &&String| ["struct ", "enum ", "trait "].iter().any(|kind| item.contains(kind));
+    let defined = items.iter().filter(is_type).filter_map(|item| subject(item));
+    let in_module = |path: &&str| {
+        let module = path.strip_suffix(name).and_then(|rest| rest.strip_suffix("::"));
+        module.is_some_and(|module| module != source && module.starts_with(source))
+    };
+    defined.filter(in_module).map(str::to_owned).collect()
+}
+
+/// Replaces a path where it is not the start of a longer name.
+fn replace_path(item: &str, path: &str, by: &str) -> String {
+    let mut parts = item.split(path);
+    let mut replaced = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_longer = part.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        replaced.push_str(if is_longer { path } else { by });
+        replaced.push_str(part);
+    }
+    replaced
 }
 
 /// Returns the path of the item itself: the type of an implementation, else the first path of the workspace.
@@ -75,7 +109,8 @@ fn subject(item: &str) -> Option<&str> {
     };
     let start = from + item.get(from..)?.find("tidegate")?;
     let rest = item.get(start..)?;
-    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
+    let end =
+        rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
     Some(rest.get(..end)?.trim_end_matches(':'))
 }
 
