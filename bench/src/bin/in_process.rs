@@ -1,49 +1,30 @@
-//! Decisions inside one process, compared with governor and throttlecrab.
+//! Decisions inside one process, compared with governor, throttlecrab, limitador and the bare table.
 //!
 //! `cargo run --profile dist -p tidegate-bench --bin in_process [-- --quick]`
 //!
-//! 16-byte keys with a limit of 1000 per 60 s. Each round measures all contenders. A table contains the median, minimum and
-//! maximum nanoseconds per decision and thread, and the median ratio to governor within the same round. Further tables: one
-//! hot key under limits that admit every check, bytes per key and the longest call while the store grows, and the number of
-//! admissions at a fixed instant.
-#![allow(clippy::print_stdout, reason = "the tables are the result")]
+//! 16-byte keys with a limit of 1000 per 60 s. Each round measures all contenders. The tables contain nanoseconds per decision
+//! and thread, and ratios within the same round. Further tables: one hot key under limits that admit every check, bytes per
+//! key and the longest call while the store grows, and the number of admissions at a fixed instant.
 #![allow(unsafe_code, reason = "a counting allocator has to implement an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
-use governor::DefaultKeyedRateLimiter;
-use throttlecrab::{PeriodicStore, RateLimiter};
-use tidegate::{Clock, Limiter, ManualClock, PerKey, Quota};
+use tidegate::{ManualClock, PerKey};
+use tidegate_bench::chart::BarChart;
+use tidegate_bench::contender::{
+    BareTableContender, Contender, ContenderLimit, Governor, Throttlecrab, Tidegate,
+};
+use tidegate_bench::keys::{Key, key, uniform, zipf};
+use tidegate_bench::limitador::Limitador;
+use tidegate_bench::measure::{self, progress};
+use tidegate_bench::results::record_goal;
+use tidegate_bench::table::{Spread, Table};
 
-type Key = [u8; 16];
-
-const DEFAULT_LIMIT: u32 = 1000;
-
-/// An amount per window, for every contender.
-#[derive(Clone, Copy)]
-struct Limit {
-    amount: u32,
-    window: Duration,
-}
-
-impl Limit {
-    const DEFAULT: Self = Self { amount: DEFAULT_LIMIT, window: Duration::from_secs(60) };
-
-    fn tidegate_quota(self) -> Quota {
-        Quota::per(self.amount.into(), self.window.into())
-    }
-
-    fn governor_quota(self) -> governor::Quota {
-        let amount = NonZeroU32::new(self.amount).expect("above zero");
-        let each = self.window / self.amount;
-        governor::Quota::with_period(each).expect("above zero").allow_burst(amount)
-    }
-}
+const LIMIT: ContenderLimit = ContenderLimit::DEFAULT;
+const MILLION: u64 = 1_000_000;
 
 /// An allocator that counts the allocated bytes.
 struct CountingAllocator;
@@ -68,323 +49,323 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// A rate limiter that several threads can use.
-trait Contender: Sync {
-    fn name(&self) -> &'static str;
-    /// Checks each key once. Returns the number of admitted checks.
-    fn check_all(&self, keys: &[Key]) -> usize;
-}
-
-struct Tidegate {
-    name: &'static str,
-    handle: PerKey,
-    batch: Option<usize>,
-}
-
-impl Tidegate {
-    fn new(name: &'static str, clock: Clock, batch: Option<usize>) -> Self {
-        Self::with_limit(Limit::DEFAULT, name, clock, batch)
-    }
-
-    fn with_limit(limit: Limit, name: &'static str, clock: Clock, batch: Option<usize>) -> Self {
-        let handle = Limiter::per_key_on(limit.tidegate_quota(), clock);
-        Self { name, handle: handle.expect("the quota is valid"), batch }
-    }
-}
-
-impl Contender for Tidegate {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn check_all(&self, keys: &[Key]) -> usize {
-        match self.batch {
-            None => keys.iter().filter(|key| self.handle.check(key).is_allowed()).count(),
-            Some(size) => {
-                let batches = keys.chunks(size);
-                batches
-                    .map(|batch| {
-                        let outcomes = self.handle.check_many(batch);
-                        outcomes.iter().filter(|outcome| outcome.is_allowed()).count()
-                    })
-                    .sum()
-            }
-        }
-    }
-}
-
-struct Governor(DefaultKeyedRateLimiter<Key>);
-
-impl Governor {
-    fn new() -> Self {
-        Self::with_limit(Limit::DEFAULT)
-    }
-
-    fn with_limit(limit: Limit) -> Self {
-        Self(governor::RateLimiter::keyed(limit.governor_quota()))
-    }
-}
-
-impl Contender for Governor {
-    fn name(&self) -> &'static str {
-        "governor 0.10.4"
-    }
-
-    fn check_all(&self, keys: &[Key]) -> usize {
-        keys.iter().filter(|key| self.0.check_key(key).is_ok()).count()
-    }
-}
-
-/// throttlecrab behind a mutex, because its limiter requires exclusive access.
-struct Throttlecrab<S: throttlecrab::Store> {
-    name: &'static str,
-    limiter: Mutex<RateLimiter<S>>,
-}
-
-impl<S: throttlecrab::Store + Send> Contender for Throttlecrab<S> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    #[allow(clippy::disallowed_methods, reason = "its interface takes the current time")]
-    fn check_all(&self, keys: &[Key]) -> usize {
-        let admitted = keys.iter().filter(|key| {
-            let text = std::str::from_utf8(&key[..]).unwrap_or_default();
-            let mut limiter = self.limiter.lock().expect("no thread panics while holding the lock");
-            let answer = limiter.rate_limit(
-                text,
-                DEFAULT_LIMIT.into(),
-                DEFAULT_LIMIT.into(),
-                60,
-                1,
-                SystemTime::now(),
-            );
-            answer.is_ok_and(|(allowed, _)| allowed)
-        });
-        admitted.count()
-    }
-}
-
-/// Returns the contenders with limits that can admit every check of a tight loop.
-fn hot_contenders(limit: Limit) -> Vec<Box<dyn Contender>> {
-    let cached = || Clock::cached(Duration::from_millis(1));
-    let tidegate = |name, clock, batch| Box::new(Tidegate::with_limit(limit, name, clock, batch));
-    vec![
-        Box::new(Governor::with_limit(limit)),
-        tidegate("tidegate, clock read each time", Clock::system(), None),
-        tidegate("tidegate, cached clock", cached(), None),
-        tidegate("tidegate, batches of 16", Clock::system(), Some(16)),
-    ]
-}
+/// Keys of each thread, under the name of their distribution.
+type Workload = (&'static str, Vec<Vec<Key>>);
 
 fn contenders() -> Vec<Box<dyn Contender>> {
-    let cached = || Clock::cached(Duration::from_millis(1));
-    vec![
-        Box::new(Governor::new()),
-        Box::new(Throttlecrab {
-            name: "throttlecrab 0.4.40, periodic",
-            limiter: Mutex::new(RateLimiter::new(PeriodicStore::new())),
-        }),
-        Box::new(Tidegate::new("tidegate, clock read each time", Clock::system(), None)),
-        Box::new(Tidegate::new("tidegate, cached clock", cached(), None)),
-        Box::new(Tidegate::new("tidegate, batches of 16", Clock::system(), Some(16))),
-        Box::new(Tidegate::new("tidegate, batches of 256", Clock::system(), Some(256))),
-    ]
-}
-
-/// A seeded generator of uniform bits, so that runs are repeatable.
-struct SeededBits(u64);
-
-impl SeededBits {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    let mut contenders: Vec<Box<dyn Contender>> = vec![
+        Box::new(Governor::new(LIMIT)),
+        Box::new(Tidegate::with_system_clock(LIMIT)),
+        Box::new(Tidegate::with_cached_clock(LIMIT)),
+        Box::new(Tidegate::with_batches_of_16(LIMIT)),
+        Box::new(Tidegate::with_batches_of_256(LIMIT)),
+        Box::new(BareTableContender::new(LIMIT, MILLION as usize)),
+        Box::new(Throttlecrab::new(LIMIT)),
+    ];
+    if let Some(limitador) = Limitador::start() {
+        contenders.push(Box::new(limitador));
     }
+    contenders
 }
 
-/// Returns the key with this number: 16 hexadecimal digits of its hash.
-fn key(number: u64) -> Key {
-    let mut text = [0; 16];
-    let spread = SeededBits(number).next();
-    for (index, byte) in text.iter_mut().enumerate() {
-        *byte = b"0123456789abcdef"[((spread >> (60 - 4 * index)) & 15) as usize];
-    }
-    text
-}
+/// Nanoseconds of every contender in every round of one workload. `None` if a contender cannot run it.
+struct WorkloadCosts(Vec<Option<Vec<f64>>>);
 
-fn uniform(keys: u64, count: usize, seed: u64) -> Vec<Key> {
-    let mut bits = SeededBits(seed);
-    (0..count).map(|_| key(bits.next() % keys)).collect()
-}
-
-/// Draws keys by a Zipf distribution: key number n has a frequency proportional to 1 / n.
-fn zipf(keys: u64, count: usize, seed: u64) -> Vec<Key> {
-    let mut sum = 0.0;
-    let cumulated: Vec<f64> = (1..=keys)
-        .map(|rank| {
-            sum += 1.0 / rank as f64;
-            sum
-        })
-        .collect();
-    let mut bits = SeededBits(seed);
-    let draw = |bits: &mut SeededBits| bits.next() as f64 / u64::MAX as f64 * sum;
-    (0..count)
-        .map(|_| {
-            let drawn = draw(&mut bits);
-            key(cumulated.partition_point(|reached| *reached < drawn) as u64)
-        })
-        .collect()
-}
-
-/// Returns the nanoseconds per decision and thread while every thread checks its own keys.
-#[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
-fn measure(contender: &dyn Contender, threads: &[Vec<Key>]) -> f64 {
-    let barrier = Barrier::new(threads.len());
-    let times: Vec<f64> = std::thread::scope(|scope| {
-        let workers: Vec<_> = threads
-            .iter()
-            .map(|keys| {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    barrier.wait();
-                    let start = Instant::now();
-                    black_box(contender.check_all(keys));
-                    start.elapsed().as_nanos() as f64 / keys.len() as f64
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker finishes")).collect()
-    });
-    times.iter().sum::<f64>() / times.len() as f64
-}
-
-fn spread(mut costs: Vec<f64>) -> (f64, f64, f64) {
-    costs.sort_by(f64::total_cmp);
-    (costs[costs.len() / 2], costs[0], costs[costs.len() - 1])
-}
-
-type Workload<'a> = (&'a str, Vec<Vec<Key>>);
-
-fn print_comparison(
-    title: &str,
-    contenders: &[Box<dyn Contender>],
-    rounds: usize,
-    workloads: &[Workload<'_>],
-    warm: &[Key],
-) {
-    println!(
-        "\n{title}\nns per decision and thread: median (min to max); x: governor's time / this time"
-    );
-    for contender in contenders {
-        contender.check_all(warm);
-    }
-    for (workload, threads) in workloads {
-        let mut costs = vec![Vec::new(); contenders.len()];
-        for _ in 0..rounds {
+impl WorkloadCosts {
+    fn measure(contenders: &[Box<dyn Contender>], threads: &[Vec<Key>], rounds: usize) -> Self {
+        let can_run = |contender: &dyn Contender| threads.len() == 1 || contender.is_shared();
+        let mut costs: Vec<_> =
+            contenders.iter().map(|contender| can_run(&**contender).then(Vec::new)).collect();
+        for round in 1..=rounds {
             for (contender, costs) in contenders.iter().zip(&mut costs) {
-                costs.push(measure(&**contender, threads));
+                progress(&format!("round {round} of {rounds}: {}", contender.name()));
+                if let Some(costs) = costs {
+                    costs.push(contender.measure(threads));
+                }
             }
         }
-        println!("  {workload}");
-        for (contender, own) in contenders.iter().zip(&costs) {
-            let ratios = own.iter().zip(&costs[0]).map(|(own, base)| base / own).collect();
-            let (ratio, _, _) = spread(ratios);
-            let (median, min, max) = spread(own.clone());
-            println!(
-                "    {:32} {median:7.1} ({min:.1} to {max:.1})  {ratio:5.2}x",
-                contender.name()
-            );
-        }
+        progress("");
+        Self(costs)
+    }
+
+    fn spread(&self, contender: usize) -> Option<Spread> {
+        Some(Spread::from_values(self.0[contender].clone()?))
+    }
+
+    /// Returns the time of the base divided by that of the contender, by round.
+    fn speed_ratio(&self, base: usize, contender: usize) -> Option<Spread> {
+        let (base, own) = (self.0[base].as_ref()?, self.0[contender].as_ref()?);
+        Some(Spread::of_ratios(base, own))
     }
 }
 
-/// Prints the bytes per key for `count` keys, and the longest call while they were added.
-#[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
-fn print_growth(name: &str, count: u64, mut check: impl FnMut(&Key)) {
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
-    let (mut longest, mut over, start) = (Duration::ZERO, 0u32, Instant::now());
-    let mut last = start;
-    for number in 0..count {
-        check(&key(number));
-        let now = Instant::now();
-        let elapsed = now - last;
-        longest = longest.max(elapsed);
-        over += u32::from(elapsed > Duration::from_millis(1));
-        last = now;
-    }
-    let bytes = (LIVE_BYTES.load(Ordering::Relaxed) - before) as f64 / count as f64;
-    println!(
-        "    {name:32} {count:>9} keys: {bytes:6.1} bytes per key, longest call {:7.0} us, {over} over 1 ms, {:.1} s in all",
-        longest.as_nanos() as f64 / 1e3,
-        start.elapsed().as_secs_f64()
+/// Prints a table with one column per workload. The first contender is the base of the ratios.
+fn print_comparison(
+    name: &str,
+    caption: &str,
+    contenders: &[Box<dyn Contender>],
+    rounds: usize,
+    workloads: &[Workload],
+) -> Vec<WorkloadCosts> {
+    let caption = format!(
+        "{caption} {rounds} rounds. Nanoseconds per decision and thread: median (min to max), and the speed relative to {}.",
+        contenders[0].name()
     );
+    let columns = std::iter::once("").chain(workloads.iter().map(|(workload, _)| *workload));
+    let mut table = Table::new(name, &caption, columns);
+    let costs: Vec<WorkloadCosts> = workloads
+        .iter()
+        .map(|(_, threads)| WorkloadCosts::measure(contenders, threads, rounds))
+        .collect();
+    for (index, contender) in contenders.iter().enumerate() {
+        let cell = |costs: &WorkloadCosts| {
+            let ratio = costs.speed_ratio(0, index).map(|ratio| ratio.median);
+            let spread = costs.spread(index)?;
+            Some(format!("{}, {:.1}x", spread.format(0, ""), ratio?))
+        };
+        let cells = costs.iter().map(|costs| cell(costs).unwrap_or_else(|| "–".to_owned()));
+        table.add_row(std::iter::once(contender.name().to_owned()).chain(cells));
+    }
+    table.print();
+    costs
+}
+
+fn main() {
+    let quick = measure::is_quick();
+    let (rounds, checks) = if quick { (3, 500_000) } else { (9, 2_000_000) };
+    let two = |make: &dyn Fn(u64) -> Vec<Key>| vec![make(1), make(2)];
+    let hot = |_| vec![key(7); checks];
+    let workloads = [
+        ("uniform, 1 thread", vec![uniform(MILLION, checks, 1)]),
+        ("uniform, 2 threads", two(&|seed| uniform(MILLION, checks, seed))),
+        ("Zipf, 1 thread", vec![zipf(MILLION, checks, 1)]),
+        ("Zipf, 2 threads", two(&|seed| zipf(MILLION, checks, seed))),
+        ("one hot key, 1 thread", vec![hot(1)]),
+        ("one hot key, 2 threads", two(&hot)),
+    ];
+    let contenders = contenders();
+    let warm: Vec<Key> = (0..MILLION).map(key).collect();
+    for contender in &contenders {
+        progress(&format!("filling {}", contender.name()));
+        contender.check_all(&warm);
+    }
+    let costs = print_comparison(
+        "in_process",
+        "1,000 per minute for each of 1,000,000 keys.",
+        &contenders,
+        rounds,
+        &workloads,
+    );
+    let mut chart = BarChart::new(
+        "One process: 1,000,000 random keys, 1 thread",
+        "nanoseconds per decision, less is better",
+    );
+    for (index, contender) in contenders.iter().enumerate() {
+        if let Some(spread) = costs[0].spread(index) {
+            chart.add_bar(contender.name(), spread);
+        }
+    }
+    chart.save("in_process");
+    record_goals(&contenders, &costs);
+    drop(contenders);
+    print_hot_keys(rounds, checks);
+    print_exactness();
+    print_memory(if quick { &[MILLION] } else { &[MILLION, 10 * MILLION] });
+}
+
+fn record_goals(contenders: &[Box<dyn Contender>], costs: &[WorkloadCosts]) {
+    let index = |name: &str| contenders.iter().position(|contender| contender.name() == name);
+    let nanos = |workload: usize, name: &str| {
+        index(name).and_then(|index| costs[workload].spread(index)).map_or(f64::NAN, |it| it.median)
+    };
+    let ratio = |base: &str, name: &str| {
+        let ratio = index(base).zip(index(name)).and_then(|(base, own)| costs[0].speed_ratio(base, own));
+        ratio.map_or(f64::NAN, |ratio| ratio.median)
+    };
+    let (batch, bare) = ("Tidegate, batches of 256", "bare table, batches of 256");
+    let (cached, fresh) = ("Tidegate, cached clock", "Tidegate, clock read each time");
+    let (own, governor) = (nanos(0, batch), ratio("governor 0.10.4", batch));
+    record_goal(
+        "in process, batches of 256, 1M random keys",
+        "at most 25 ns, at least 10x governor",
+        &format!(
+            "{own:.0} ns, {governor:.1}x governor, {:.1}x the time of the bare table ({:.0} ns)",
+            ratio(bare, batch).recip(),
+            nanos(0, bare)
+        ),
+        own <= 25.0 && governor >= 10.0,
+    );
+    let (own, governor) = (nanos(0, cached), ratio("governor 0.10.4", cached));
+    record_goal(
+        "in process, one by one, cached clock, 1M random keys",
+        "at most 100 ns, at least 2.5x governor",
+        &format!("{own:.0} ns, {governor:.1}x governor"),
+        own <= 100.0 && governor >= 2.5,
+    );
+    let own = nanos(0, fresh);
+    record_goal(
+        "in process, one by one, clock read each time, 1M random keys",
+        "at most 200 ns",
+        &format!("{own:.0} ns"),
+        own <= 200.0,
+    );
+    let (one, two) = (nanos(4, cached), nanos(5, cached));
+    record_goal(
+        "in process, one hot key",
+        "at most 27 ns on one thread; two threads together not slower than one",
+        &format!("{one:.0} ns on one thread, {two:.0} ns per thread on two"),
+        one <= 27.0 && two / 2.0 <= one,
+    );
+}
+
+/// Compares contenders under limits that can admit every check of a tight loop.
+fn print_hot_keys(rounds: usize, checks: usize) {
+    let hot = || vec![key(7); checks];
+    for (name, caption, seconds) in [
+        ("in_process_hot_spent", "One key, 10^9 per hour: spent faster than it refills.", 3_600),
+        ("in_process_hot_refilled", "One key, 10^9 per second: refilled faster than it is spent.", 1),
+    ] {
+        let limit = ContenderLimit { amount: 1_000_000_000, window: Duration::from_secs(seconds) };
+        let contenders: Vec<Box<dyn Contender>> = vec![
+            Box::new(Governor::new(limit)),
+            Box::new(Tidegate::with_system_clock(limit)),
+            Box::new(Tidegate::with_cached_clock(limit)),
+            Box::new(Tidegate::with_batches_of_16(limit)),
+        ];
+        let workloads = [("1 thread", vec![hot()]), ("2 threads", vec![hot(), hot()])];
+        print_comparison(name, caption, &contenders, rounds, &workloads);
+    }
+}
+
+/// Memory and pauses of a store that grows by one new key per call.
+struct StoreGrowth {
+    bytes_per_key: f64,
+    longest: Duration,
+    over_a_millisecond: u32,
+    all: Duration,
+}
+
+impl StoreGrowth {
+    fn measure(count: u64, mut check: impl FnMut(&Key)) -> Self {
+        let before = LIVE_BYTES.load(Ordering::Relaxed);
+        let (mut longest, mut over_a_millisecond, start) = (Duration::ZERO, 0, measure::now());
+        let mut last = start;
+        for number in 0..count {
+            check(&key(number));
+            let now = measure::now();
+            let elapsed = now - last;
+            longest = longest.max(elapsed);
+            over_a_millisecond += u32::from(elapsed > Duration::from_millis(1));
+            last = now;
+        }
+        let grown = LIVE_BYTES.load(Ordering::Relaxed) - before;
+        let bytes_per_key = grown as f64 / count as f64;
+        Self { bytes_per_key, longest, over_a_millisecond, all: last - start }
+    }
+
+    fn cells(&self) -> [String; 4] {
+        [
+            format!("{:.1}", self.bytes_per_key),
+            format!("{:.0}", self.longest.as_nanos() as f64 / 1e3),
+            self.over_a_millisecond.to_string(),
+            format!("{:.1}", self.all.as_secs_f64()),
+        ]
+    }
 }
 
 fn print_memory(sizes: &[u64]) {
-    println!("\nGrowth of an empty store, one new key per call");
-    for &size in sizes {
-        // The clock does not advance, so that no key expires.
-        let tidegate = Tidegate::new("tidegate", ManualClock::default().clock(), None);
-        print_growth("tidegate", size, |key| {
-            black_box(tidegate.handle.check(key));
-        });
-        drop(tidegate);
-        let governor = Governor::new();
-        print_growth("governor 0.10.4", size, |key| {
+    let mut table = Table::new(
+        "in_process_memory",
+        "Growth of an empty store, one new key per call. limitador: resident memory of its process.",
+        ["", "keys", "bytes per key", "longest call, us", "calls over 1 ms", "all calls, s"],
+    );
+    let row = |name: &str, count: u64, cells: [String; 4]| {
+        [name.to_owned(), count.to_string()].into_iter().chain(cells)
+    };
+    let mut chart = BarChart::new("Memory per client", "bytes per key in one process, less is better");
+    for &count in sizes {
+        let mut add = |name: &str, growth: &StoreGrowth| {
+            table.add_row(row(name, count, growth.cells()));
+            let bytes = Spread::from_values([growth.bytes_per_key]);
+            chart.add_bar(&format!("{name}, {}M keys", count / MILLION), bytes);
+        };
+        progress(&format!("growing to {count} keys"));
+        let growth = grow_tidegate(count);
+        add("Tidegate", &growth);
+        if count > MILLION {
+            let (bytes, longest) = (growth.bytes_per_key, growth.longest.as_secs_f64() * 1e3);
+            record_goal(
+                "memory per client at 10M clients",
+                "at most 44 bytes",
+                &format!("{bytes:.1} bytes"),
+                bytes <= 44.0,
+            );
+            record_goal(
+                "longest call while the store grows to 10M clients",
+                "at most 1 ms",
+                &format!("{longest:.1} ms"),
+                longest <= 1.0,
+            );
+        }
+        let governor = Governor::new(LIMIT);
+        let growth = StoreGrowth::measure(count, |key| {
             let _ = black_box(governor.0.check_key(key));
         });
+        add(governor.name(), &growth);
         drop(governor);
-        let crab = Throttlecrab {
-            name: "throttlecrab 0.4.40, periodic",
-            limiter: Mutex::new(RateLimiter::new(PeriodicStore::new())),
-        };
-        print_growth("throttlecrab 0.4.40, periodic", size, |key| {
-            crab.check_all(std::slice::from_ref(key));
+        let throttlecrab = Throttlecrab::new(LIMIT);
+        let growth = StoreGrowth::measure(count, |key| {
+            throttlecrab.check_all(std::slice::from_ref(key));
         });
+        add(throttlecrab.name(), &growth);
     }
+    if let Some(limitador) = Limitador::start() {
+        let run = |from, to| {
+            let keys: Vec<Key> = (from..to).map(key).collect();
+            limitador.run(std::iter::once(&keys[..])).resident_bytes
+        };
+        let before = run(0, 1);
+        let bytes = (run(1, MILLION) - before) / MILLION as f64;
+        table.add_row([limitador.name(), &MILLION.to_string(), &format!("{bytes:.1}"), "–", "–", "–"]);
+        chart.add_bar(&format!("{}, 1M keys", limitador.name()), Spread::from_values([bytes]));
+    }
+    progress("");
+    table.print();
+    chart.save("in_process_memory");
+}
+
+fn grow_tidegate(count: u64) -> StoreGrowth {
+    // The clock does not advance, so that no key expires.
+    let tidegate = Tidegate::new(LIMIT, "Tidegate", ManualClock::default().clock(), None);
+    let handle: &PerKey = &tidegate.handle;
+    StoreGrowth::measure(count, |key| {
+        black_box(handle.check(key));
+    })
 }
 
 /// Prints the admissions of one key by two threads at a fixed instant, and their bound.
 fn print_exactness() {
     let time = ManualClock::default();
-    let tidegate = Tidegate::new("tidegate", time.clock(), None);
+    let tidegate = Tidegate::new(LIMIT, "Tidegate", time.clock(), None);
     let keys = vec![key(1); 100_000];
-    let admitted = std::thread::scope(|scope| {
+    let admitted: usize = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| tidegate.check_all(&keys))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker finishes")).sum::<usize>()
+        workers.into_iter().map(|worker| worker.join().expect("a worker finishes")).sum()
     });
-    println!(
-        "\nOne key, two threads, at a fixed instant: {admitted} admitted of 200000, bound {DEFAULT_LIMIT}"
+    let mut table = Table::new(
+        "in_process_exactness",
+        "One key, two threads, at a fixed instant.",
+        ["", "checks", "limit", "admitted", "over"],
     );
-}
-
-fn main() {
-    let quick = std::env::args().any(|argument| argument == "--quick");
-    let (rounds, checks) = if quick { (5, 500_000) } else { (9, 2_000_000) };
-    let million = 1_000_000;
-    let warm: Vec<Key> = (0..million).map(key).collect();
-    let two = |make: &dyn Fn(u64) -> Vec<Key>| vec![make(1), make(2)];
-    let hot = |_| vec![key(7); checks];
-    let workloads = [
-        ("uniform, 1 thread", vec![uniform(million, checks, 1)]),
-        ("uniform, 2 threads", two(&|seed| uniform(million, checks, seed))),
-        ("Zipf, 1 thread", vec![zipf(million, checks, 1)]),
-        ("Zipf, 2 threads", two(&|seed| zipf(million, checks, seed))),
-        ("one hot key, 1 thread", vec![hot(1)]),
-        ("one hot key, 2 threads", two(&hot)),
-    ];
-    print_comparison("1,000,000 keys", &contenders(), rounds, &workloads, &warm);
-    let hot = [("1 thread", vec![hot(1)]), ("2 threads", two(&hot))];
-    for (title, limit) in [
-        ("One hot key, 10^9 per hour: spent faster than it refills", 3_600),
-        ("One hot key, 10^9 per second: refilled faster than it is spent", 1),
-    ] {
-        let limit = Limit { amount: 1_000_000_000, window: Duration::from_secs(limit) };
-        print_comparison(title, &hot_contenders(limit), rounds, &hot, &[key(7)]);
-    }
-    print_exactness();
-    print_memory(if quick { &[1_000_000] } else { &[1_000_000, 10_000_000] });
+    let amount = LIMIT.amount as usize;
+    let over = admitted.saturating_sub(amount);
+    table.add_row([
+        "Tidegate".to_owned(),
+        (2 * keys.len()).to_string(),
+        amount.to_string(),
+        admitted.to_string(),
+        over.to_string(),
+    ]);
+    table.print();
+    record_goal("in process, admissions over the limit", "none", &over.to_string(), over == 0);
 }

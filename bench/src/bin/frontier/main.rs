@@ -6,7 +6,7 @@
 //! admissions of each client are compared with the bound of the algorithm for the time that passed on the server clock.
 //! Utilisation is the share of the possible admissions. Round trips are script calls per check. The last table is the
 //! stale-cache case.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
+#![allow(clippy::print_stdout, reason = "the table is the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks and waits")]
 #![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
@@ -16,8 +16,10 @@ mod row;
 mod stale_cache;
 mod traffic;
 
-use std::io::{IsTerminal, Write};
 use std::time::Instant;
+
+use tidegate_bench::measure::progress;
+use tidegate_bench::table::Table;
 
 use crate::accuracy::FleetAccuracy;
 use crate::traffic::Traffic;
@@ -40,32 +42,39 @@ fn print_table(wanted: &[String]) {
     };
     let accuracies: Vec<FleetAccuracy> = FleetAccuracy::ALL.into_iter().filter(is_wanted).collect();
     let rows = accuracies.len() * FLEET_SIZES.len() * Traffic::ALL.len();
-    println!(
-        "| traffic | nodes | accuracy | admitted / bound | overshoot | utilisation | round trips per check | p50 | p99 |"
+    let mut table = Table::new(
+        "frontier",
+        "Nodes are processes on one Redis, and send at a fixed rate. Nothing is pinned.",
+        [
+            "traffic",
+            "nodes",
+            "accuracy",
+            "admitted / bound",
+            "overshoot",
+            "utilisation",
+            "round trips per check",
+            "p50 us",
+            "p99 us",
+        ],
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
     let (started, mut done) = (Instant::now(), 0);
     for traffic in Traffic::ALL {
         for nodes in FLEET_SIZES {
             for accuracy in &accuracies {
-                progress(started, done, rows);
-                println!("{}", row::measure_row(traffic, nodes, *accuracy));
+                show_progress(started, done, rows);
+                table.add_row(row::measure_row(traffic, nodes, *accuracy));
                 done += 1;
             }
         }
     }
-    println!();
-    progress(started, done, rows);
+    show_progress(started, done, 0);
+    table.print();
     stale_cache::print_table(&accuracies);
-    progress(started, done, 0);
 }
 
 /// Prints a progress bar if stderr is a terminal.
-fn progress(started: Instant, done: usize, total: usize) {
-    if !std::io::stderr().is_terminal() {
-        return;
-    }
-    let bar = |width: usize| "#".repeat(width * done / total.max(1));
+fn show_progress(started: Instant, done: usize, total: usize) {
+    let bar = "#".repeat(30 * done / total.max(1));
     let left = match done {
         0 => String::new(),
         _ => {
@@ -74,8 +83,7 @@ fn progress(started: Instant, done: usize, total: usize) {
         }
     };
     match total {
-        0 => eprint!("\r\x1b[K"),
-        _ => eprint!("\r\x1b[K[{:30}] {done} of {total}{left}\r", bar(30)),
+        0 => progress(""),
+        _ => progress(&format!("[{bar:30}] {done} of {total}{left}\r")),
     }
-    std::io::stderr().flush().unwrap();
 }

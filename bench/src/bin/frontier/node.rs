@@ -3,14 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, Write};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::redis::{RedisConfig, RedisStore};
-use tidegate::{Limiter, Request, RuleSet};
+use tidegate::Request;
+use tidegate_bench::fleet::{connect_limiter, print_line, read_line};
 
 use crate::accuracy::FleetAccuracy;
 use crate::traffic::Traffic;
@@ -63,25 +61,6 @@ impl NodeStats {
         let entry = self.clients.entry(client).or_default();
         *entry = (entry.0 + offered, entry.1 + admitted);
     }
-}
-
-/// Connects a store, and returns a limiter on it.
-pub(crate) async fn connect_limiter(url: &str, rules: &str) -> Limiter<RedisStore> {
-    let config: RedisConfig = url.parse().unwrap();
-    let store = RedisStore::connect(config.with_timeout(Duration::from_secs(1)).unwrap()).await;
-    let rules = RuleSet::parse("frontier", rules).unwrap();
-    Limiter::builder().rules(rules).store(Arc::new(store.unwrap())).build()
-}
-
-/// Sends a line to the parent process.
-pub(crate) fn print_line(line: &str) {
-    println!("{line}");
-    std::io::stdout().flush().unwrap();
-}
-
-/// Returns the next line from the parent process.
-pub(crate) fn read_line() -> String {
-    std::io::stdin().lock().lines().next().unwrap().unwrap()
 }
 
 /// Runs a node. Arguments: the Redis URL, the accuracy, the traffic, the index of the node, the number of nodes, and a file

@@ -30,7 +30,7 @@ fn start(
     NodeProcess { process: Process::spawn(command), counts_file }
 }
 
-pub(crate) fn measure_row(traffic: Traffic, nodes: u64, accuracy: FleetAccuracy) -> String {
+pub(crate) fn measure_row(traffic: Traffic, nodes: u64, accuracy: FleetAccuracy) -> [String; 9] {
     let redis = Redis::start();
     let mut fleet: Vec<NodeProcess> =
         (0..nodes).map(|index| start(&redis, accuracy, traffic, index, nodes)).collect();
@@ -77,14 +77,15 @@ pub(crate) fn measure_row(traffic: Traffic, nodes: u64, accuracy: FleetAccuracy)
     let percentile = |part: f64| {
         stats.latencies_micros[((stats.latencies_micros.len() - 1) as f64 * part) as usize]
     };
-    format!(
-        "| {} | {nodes} | {} | {worst_ratio:.3} | {:.2} % | {:.1} % | {:.4} | {} us | {} us |",
-        traffic.name(),
-        accuracy.name(),
-        max_overshoot as f64 * 100.0 / bound as f64,
-        admitted as f64 * 100.0 / admissible as f64,
-        stats.calls as f64 / stats.checks as f64,
-        percentile(0.5),
-        percentile(0.99),
-    )
+    [
+        traffic.name().to_owned(),
+        nodes.to_string(),
+        accuracy.name().to_owned(),
+        format!("{worst_ratio:.3}"),
+        format!("{:.2} %", max_overshoot as f64 * 100.0 / bound as f64),
+        format!("{:.1} %", admitted as f64 * 100.0 / admissible as f64),
+        format!("{:.4}", stats.calls as f64 / stats.checks as f64),
+        percentile(0.5).to_string(),
+        percentile(0.99).to_string(),
+    ]
 }

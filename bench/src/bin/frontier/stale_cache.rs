@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::redis::RedisStore;
 use tidegate::{Limiter, Request};
+use tidegate_bench::fleet::{connect_limiter, print_line, read_line};
 use tidegate_testkit::{Process, Redis};
 
 use crate::accuracy::FleetAccuracy;
-use crate::node::{connect_limiter, print_line, read_line};
 
 const FLEET_SIZE: usize = 3;
 const LIMIT: u64 = 60;
