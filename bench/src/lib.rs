@@ -4,6 +4,7 @@
 //! results that have a goal are also saved there, and `tools/write-benchmarks.py` puts them into `docs/benchmarks.md`.
 
 pub mod bare_table;
+pub mod burst;
 pub mod chart;
 pub mod contender;
 pub mod documents;

@@ -1,9 +1,10 @@
-//! The load, from common load generators, on the second core.
+//! The load, from common load generators.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::server::Server;
+use tidegate_bench::host::{self, LOAD_CORE};
+use tidegate_bench::server::BenchServer;
 
 /// Request bodies. `%d` stands for the number of the client.
 pub(crate) const CHECK_BODY: &str = r#"{"rule":"api","client":"user_%d"}"#;
@@ -23,17 +24,29 @@ pub(crate) const THROTTLECRAB_PATH: &str = "/throttlecrab.RateLimiter/Throttle";
 /// Number of clients.
 const CLIENTS: &str = "100000";
 
+/// The end of a script for wrk: reports responses with an error status.
+const DONE: &str = "function done(summary) if summary.errors.status > 0 then print('BAD ' .. summary.errors.status) end end";
+
+/// Checks in one request of [`ListenerLoad::batch`].
+const BATCH_SIZE: usize = 100;
+/// Different prepared batches.
+const BATCHES: usize = 200;
+
 pub(crate) enum ListenerLoad {
-    Wrk { script: PathBuf },
+    Wrk { script: PathBuf, checks_per_request: usize },
     H2load { path: &'static str, body: PathBuf, connections: u32, streams: u32 },
     RedisBenchmark { pipeline: u32, command: &'static [&'static str] },
 }
 
 /// Result of one run.
+#[derive(Clone, Copy)]
 pub(crate) struct LoadResult {
-    /// Requests per second.
+    /// Checks per second.
     pub(crate) rate: f64,
+    /// CPU time of the server per check.
     pub(crate) cpu_micros: f64,
+    /// CPU time of its Redis per check, 0 without one.
+    pub(crate) redis_cpu_micros: f64,
 }
 
 impl ListenerLoad {
@@ -56,16 +69,36 @@ impl ListenerLoad {
         Self::wrk("wrk.format('GET', '/?user=user_' .. i)")
     }
 
+    /// Returns a load of batches of checks, each check of another client.
+    pub(crate) fn batch() -> Self {
+        let script = format!(
+            "local all, at = {{}}, 0
+             function init() for i = 1, {BATCHES} do
+               local checks = {{}}
+               for j = 1, {BATCH_SIZE} do
+                 checks[j] = string.format('{CHECK_BODY}', i * {BATCH_SIZE} + j)
+               end
+               local body = '{{\"checks\":[' .. table.concat(checks, ',') .. ']}}'
+               all[i] = wrk.format('POST', '/v1/check/batch', {{['content-type'] = 'application/json'}}, body)
+             end end
+             function request() at = at % {BATCHES} + 1 return all[at] end
+             {DONE}"
+        );
+        let script = write_temp_file("batch.lua", script.as_bytes());
+        Self::Wrk { script, checks_per_request: BATCH_SIZE }
+    }
+
     /// Returns a load of prepared requests, so that building them takes no CPU time during the run.
     fn wrk(request: &str) -> Self {
         let script = format!(
             "local all, at = {{}}, 0
              function init() for i = 1, 10000 do all[i] = {request} end end
              function request() at = at % 10000 + 1 return all[at] end
-             function done(summary) if summary.errors.status > 0 then print('BAD ' .. summary.errors.status) end end"
+             {DONE}"
         );
         let name = request.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
-        Self::Wrk { script: write_temp_file(&format!("{name:x}.lua"), script.as_bytes()) }
+        let script = write_temp_file(&format!("{name:x}.lua"), script.as_bytes());
+        Self::Wrk { script, checks_per_request: 1 }
     }
 
     pub(crate) fn grpc(
@@ -86,51 +119,68 @@ impl ListenerLoad {
         Self::RedisBenchmark { pipeline, command }
     }
 
-    pub(crate) fn run(&self, server: &Server, seconds: u64) -> LoadResult {
-        let port = server.port;
-        let mut command = Command::new("taskset");
-        command.args(["-c", "1"]);
+    /// Runs the load on a core, or on all. `expected_rate` is the rate of an earlier run: redis-benchmark is limited by
+    /// requests, not by time.
+    pub(crate) fn run(
+        &self,
+        server: &BenchServer,
+        core: Option<usize>,
+        seconds: u64,
+        expected_rate: f64,
+    ) -> LoadResult {
+        let port = server.port();
+        let requests = (expected_rate * seconds as f64) as u64;
+        let mut command = host::command(self.program(), core);
         match self {
-            Self::Wrk { script } => {
-                let time = format!("-d{seconds}s");
-                command.args(["wrk", "-t1", "-c50", &time, "-s"]).arg(script);
+            Self::Wrk { script, .. } => {
+                command.args(["-t1", "-c50", &format!("-d{seconds}s"), "-s"]).arg(script);
                 command.arg(format!("http://127.0.0.1:{port}/"));
             }
             Self::H2load { path, body, connections, streams } => {
-                command.args(["h2load", "-t1", "-c", &connections.to_string()]);
-                command
-                    .args(["-m", &streams.to_string(), "-D", &seconds.to_string(), "-d"])
-                    .arg(body);
+                command.args(["-t1", "-c", &connections.to_string(), "-m", &streams.to_string()]);
+                command.args(["-D", &seconds.to_string(), "-d"]).arg(body);
                 command.args(["-H", "content-type: application/grpc", "-H", "te: trailers"]);
                 command.arg(format!("http://127.0.0.1:{port}{path}"));
             }
             Self::RedisBenchmark { pipeline, command: redis_command } => {
-                let count = seconds * u64::from(requests_per_second(*pipeline));
-                let (pipeline, count) = (pipeline.to_string(), count.to_string());
-                command.args(["redis-benchmark", "-q", "--csv", "-c", "50", "-r", CLIENTS]);
+                command.args(["-q", "--csv", "-c", "50", "-r", CLIENTS]);
                 command.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
-                command.args(["-P", &pipeline, "-n", &count]).args(*redis_command);
+                command.args(["-P", &pipeline.to_string(), "-n", &requests.to_string()]);
+                command.args(*redis_command);
             }
         }
-        let cpu_before = server.cpu_micros();
+        let (before, redis_before) = (server.cpu_micros(), server.resource_cpu_micros());
         let output = command.output().unwrap();
-        let cpu = server.cpu_micros() - cpu_before;
+        let cpu = server.cpu_micros() - before;
+        let redis_cpu = server.resource_cpu_micros() - redis_before;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (count, rate) = self.parse_output(&text, seconds).unwrap_or_else(|| {
+        let (count, rate) = self.parse_output(&text, requests).unwrap_or_else(|| {
             panic!("{command:?}: {text} {}", String::from_utf8_lossy(&output.stderr))
         });
-        LoadResult { rate, cpu_micros: cpu / count }
+        LoadResult { rate, cpu_micros: cpu / count, redis_cpu_micros: redis_cpu / count }
     }
 
-    /// Parses the output of the load generator: the number of requests, and requests per second.
-    fn parse_output(&self, text: &str, seconds: u64) -> Option<(f64, f64)> {
+    /// Returns the core of the load in a run with pinned processes.
+    pub(crate) const PINNED: Option<usize> = Some(LOAD_CORE);
+
+    fn program(&self) -> &'static str {
         match self {
-            Self::Wrk { .. } => {
+            Self::Wrk { .. } => "wrk",
+            Self::H2load { .. } => "h2load",
+            Self::RedisBenchmark { .. } => "redis-benchmark",
+        }
+    }
+
+    /// Parses the output of the load generator: the number of checks, and checks per second.
+    fn parse_output(&self, text: &str, requests: u64) -> Option<(f64, f64)> {
+        match self {
+            Self::Wrk { checks_per_request, .. } => {
                 if text.contains("BAD ") {
                     return None;
                 }
+                let factor = *checks_per_request as f64;
                 let count = number_before(text, " requests in ")?;
-                Some((count, number_after(text, "Requests/sec:")?))
+                Some((count * factor, number_after(text, "Requests/sec:")? * factor))
             }
             Self::H2load { .. } => {
                 let done = text.lines().find(|line| line.starts_with("requests:"))?;
@@ -141,18 +191,13 @@ impl ListenerLoad {
                 let rate = text.lines().find(|line| line.starts_with("finished in"))?;
                 Some((succeeded, number_before(rate, " req/s")?))
             }
-            Self::RedisBenchmark { pipeline, .. } => {
+            Self::RedisBenchmark { .. } => {
                 let line = text.lines().last()?;
                 let rate: f64 = line.split("\",\"").nth(1)?.parse().ok()?;
-                Some((f64::from(requests_per_second(*pipeline)) * seconds as f64, rate))
+                Some((requests as f64, rate))
             }
         }
     }
-}
-
-/// Returns the requests to send per second of the run. redis-benchmark is limited by requests, not by time.
-fn requests_per_second(pipeline: u32) -> u32 {
-    if pipeline > 1 { 600_000 } else { 90_000 }
 }
 
 fn number_before(text: &str, mark: &str) -> Option<f64> {
