@@ -30,6 +30,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
   done
 fi
 
+here=$(cd "$(dirname "$0")" && pwd)
 peers="$HOME/.cache/tidegate-tools/peers"
 mkdir -p "$peers/bin" "$peers/lib"
 
@@ -53,9 +54,15 @@ install_throttlecrab() { # install_throttlecrab FOLDER
 install_redis_cell() { # install_redis_cell FOLDER
   cargo init --quiet --vcs none --lib --name vendored "$1/vendored" &&
     (cd "$1/vendored" && cargo add --quiet redis-cell@=0.2.2 && cargo vendor --quiet crates >/dev/null) &&
-    RUSTFLAGS="-C link-arg=-Wl,-rpath,$(rustc --print sysroot)/lib" CARGO_TARGET_DIR="$1" \
+    RUSTFLAGS="--cap-lints allow -C link-arg=-Wl,-rpath,$(rustc --print sysroot)/lib" CARGO_TARGET_DIR="$1" \
       cargo build --quiet --release --manifest-path "$1/vendored/crates/redis-cell/Cargo.toml" &&
     install -D -m 755 "$1/release/libredis_cell.so" "$peers/lib/libredis_cell.so"
+}
+
+# The library of limitador in a program of its own, because it brings thirty crates that Tidegate does not use.
+install_limitador() { # install_limitador FOLDER
+  CARGO_TARGET_DIR="$1" cargo build --quiet --locked --release --manifest-path "$here/../bench/limitador/Cargo.toml" &&
+    install -D -m 755 "$1/release/limitador-bench" "$peers/bin/limitador-bench"
 }
 
 install_rate_limiter_flexible() { # install_rate_limiter_flexible FOLDER
@@ -73,5 +80,6 @@ install_ratelimit() { # install_ratelimit FOLDER
 
 peer "throttlecrab-server 0.4.40 from crates.io" bin/throttlecrab-server install_throttlecrab
 peer "redis-cell 0.2.2 from crates.io" lib/libredis_cell.so install_redis_cell
+peer "the library limitador 0.14.0 from crates.io" bin/limitador-bench install_limitador
 peer "rate-limiter-flexible 11.4.0 from npm" lib/node_modules/rate-limiter-flexible install_rate_limiter_flexible
 peer "envoyproxy/ratelimit with Go, which takes some minutes" bin/envoyproxy-ratelimit install_ratelimit

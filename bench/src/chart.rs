@@ -67,9 +67,11 @@ impl BarChart {
 
     fn svg(&self) -> String {
         let height = TITLE_HEIGHT + Self::ROW_HEIGHT * self.bars.len() as f64 + 12.0;
-        let mut svg = open_svg(&self.title, &format!("{}; median, minimum and maximum", self.unit), height);
+        let mut svg =
+            open_svg(&self.title, &format!("{}; median, minimum and maximum", self.unit), height);
         let largest = self.bars.iter().map(|(_, value)| value.max).fold(0.0, f64::max);
-        let scale = (WIDTH - Self::LABEL_WIDTH - Self::VALUE_WIDTH) / largest.max(f64::MIN_POSITIVE);
+        let scale =
+            (WIDTH - Self::LABEL_WIDTH - Self::VALUE_WIDTH) / largest.max(f64::MIN_POSITIVE);
         for (row, (label, value)) in self.bars.iter().enumerate() {
             let top = TITLE_HEIGHT + 8.0 + Self::ROW_HEIGHT * row as f64;
             let middle = top + Self::BAR_HEIGHT / 2.0;
@@ -158,13 +160,21 @@ impl LineChart {
         for x in xs {
             text(&mut svg, x_at(x), bottom + 20.0, "middle", "note", &short(x));
         }
-        text(&mut svg, f64::midpoint(Self::LEFT, right), bottom + 42.0, "middle", "note", &self.x_label);
+        text(
+            &mut svg,
+            f64::midpoint(Self::LEFT, right),
+            bottom + 42.0,
+            "middle",
+            "note",
+            &self.x_label,
+        );
         let mut labels: Vec<(usize, f64, f64)> = Vec::new();
         for (index, (_, points)) in self.series.iter().enumerate() {
             let shown: Vec<String> =
                 points.iter().map(|(x, y)| format!("{:.1},{:.1}", x_at(*x), y_at(*y))).collect();
             let class = index % COLOURS;
-            let _ = writeln!(svg, "<polyline class=\"line s{class}\" points=\"{}\"/>", shown.join(" "));
+            let _ =
+                writeln!(svg, "<polyline class=\"line s{class}\" points=\"{}\"/>", shown.join(" "));
             let (_, y) = points[points.len() - 1];
             labels.push((index, y_at(y), y));
         }
@@ -184,7 +194,8 @@ impl LineChart {
 
     /// Returns the marks of the y axis. The last one is not below the largest value.
     fn y_ticks(&self, values: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
-        let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), y| (low.min(y), high.max(y)));
+        let (low, high) =
+            values.fold((f64::MAX, 0.0_f64), |(low, high), y| (low.min(y), high.max(y)));
         if self.log_y {
             let from = low.max(f64::MIN_POSITIVE).log10().floor();
             let to = high.max(f64::MIN_POSITIVE).log10().ceil().max(from + 1.0);
@@ -239,9 +250,16 @@ fn short(value: f64) -> String {
         _ => (1.0, ""),
     };
     let value = value / divisor;
-    let digits = if value.abs() >= 100.0 { 0 } else if value.abs() >= 10.0 { 1 } else { 2 };
+    let digits = if value.abs() >= 100.0 {
+        0
+    } else if value.abs() >= 10.0 {
+        1
+    } else {
+        2
+    };
     let text = format!("{value:.digits$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    let text =
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text}{unit}")
 }
 

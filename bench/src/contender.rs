@@ -73,7 +73,12 @@ impl Tidegate {
     /// # Panics
     /// The limit is invalid.
     #[must_use]
-    pub fn new(limit: ContenderLimit, name: &'static str, clock: Clock, batch: Option<usize>) -> Self {
+    pub fn new(
+        limit: ContenderLimit,
+        name: &'static str,
+        clock: Clock,
+        batch: Option<usize>,
+    ) -> Self {
         let handle = Limiter::per_key_on(limit.tidegate_quota(), clock);
         Self { name, handle: handle.expect("the quota is valid"), batch }
     }

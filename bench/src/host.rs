@@ -62,7 +62,9 @@ pub fn installed(name: &str) -> Option<PathBuf> {
     let folders = std::env::split_paths(&folders).chain([PathBuf::from("/usr/sbin")]);
     let path = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
     if path.is_none() {
-        eprintln!("warning: {name} is not installed, skipping it; tools/setup-bench.sh installs it");
+        eprintln!(
+            "warning: {name} is not installed, skipping it; tools/setup-bench.sh installs it"
+        );
     }
     path
 }

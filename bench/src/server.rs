@@ -130,7 +130,13 @@ impl BenchServer {
             TcpStream::connect(("127.0.0.1", port)).ok()
         });
         let kind = ServerKind::Process(process);
-        Self { port, kind, resources: Vec::new(), _reserved_port: reserved_port, _folder: Some(folder) }
+        Self {
+            port,
+            kind,
+            resources: Vec::new(),
+            _reserved_port: reserved_port,
+            _folder: Some(folder),
+        }
     }
 }
 
@@ -174,7 +180,13 @@ pub fn new_folder() -> TempDir {
 /// # Panics
 /// The configuration cannot be written.
 #[must_use]
-pub fn nginx_command(program: &Path, core: Option<usize>, folder: &Path, workers: usize, http: &str) -> Command {
+pub fn nginx_command(
+    program: &Path,
+    core: Option<usize>,
+    folder: &Path,
+    workers: usize,
+    http: &str,
+) -> Command {
     let text = format!(
         "daemon off; worker_processes {workers}; pid {at}/pid; error_log {at}/error.log crit;
          events {{ worker_connections 4096; }}

@@ -84,7 +84,8 @@ impl Table {
             let _ = writeln!(text, "| {} |", cells.join(" | "));
         };
         line(&self.columns);
-        let alignments = (0..self.columns.len()).map(|column| if column == 0 { "---" } else { "---:" });
+        let alignments =
+            (0..self.columns.len()).map(|column| if column == 0 { "---" } else { "---:" });
         line(&alignments.map(str::to_owned).collect::<Vec<_>>());
         for row in &self.rows {
             let mut row = row.clone();
@@ -115,6 +116,9 @@ mod tests {
     fn short_rows_are_filled_with_empty_cells() {
         let mut table = Table::new("name", "Two rounds.", ["", "a", "b"]);
         table.add_row(["x", "1"]);
-        assert_eq!(table.markdown(), "Two rounds.\n\n|  | a | b |\n| --- | ---: | ---: |\n| x | 1 |  |\n");
+        assert_eq!(
+            table.markdown(),
+            "Two rounds.\n\n|  | a | b |\n| --- | ---: | ---: |\n| x | 1 |  |\n"
+        );
     }
 }

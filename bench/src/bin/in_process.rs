@@ -179,7 +179,8 @@ fn record_goals(contenders: &[Box<dyn Contender>], costs: &[WorkloadCosts]) {
         index(name).and_then(|index| costs[workload].spread(index)).map_or(f64::NAN, |it| it.median)
     };
     let ratio = |base: &str, name: &str| {
-        let ratio = index(base).zip(index(name)).and_then(|(base, own)| costs[0].speed_ratio(base, own));
+        let ratio =
+            index(base).zip(index(name)).and_then(|(base, own)| costs[0].speed_ratio(base, own));
         ratio.map_or(f64::NAN, |ratio| ratio.median)
     };
     let (batch, bare) = ("Tidegate, batches of 256", "bare table, batches of 256");
@@ -223,7 +224,11 @@ fn print_hot_keys(rounds: usize, checks: usize) {
     let hot = || vec![key(7); checks];
     for (name, caption, seconds) in [
         ("in_process_hot_spent", "One key, 10^9 per hour: spent faster than it refills.", 3_600),
-        ("in_process_hot_refilled", "One key, 10^9 per second: refilled faster than it is spent.", 1),
+        (
+            "in_process_hot_refilled",
+            "One key, 10^9 per second: refilled faster than it is spent.",
+            1,
+        ),
     ] {
         let limit = ContenderLimit { amount: 1_000_000_000, window: Duration::from_secs(seconds) };
         let contenders: Vec<Box<dyn Contender>> = vec![
@@ -282,7 +287,8 @@ fn print_memory(sizes: &[u64]) {
     let row = |name: &str, count: u64, cells: [String; 4]| {
         [name.to_owned(), count.to_string()].into_iter().chain(cells)
     };
-    let mut chart = BarChart::new("Memory per client", "bytes per key in one process, less is better");
+    let mut chart =
+        BarChart::new("Memory per client", "bytes per key in one process, less is better");
     for &count in sizes {
         let mut add = |name: &str, growth: &StoreGrowth| {
             table.add_row(row(name, count, growth.cells()));
@@ -326,7 +332,14 @@ fn print_memory(sizes: &[u64]) {
         };
         let before = run(0, 1);
         let bytes = (run(1, MILLION) - before) / MILLION as f64;
-        table.add_row([limitador.name(), &MILLION.to_string(), &format!("{bytes:.1}"), "–", "–", "–"]);
+        table.add_row([
+            limitador.name(),
+            &MILLION.to_string(),
+            &format!("{bytes:.1}"),
+            "–",
+            "–",
+            "–",
+        ]);
         chart.add_bar(&format!("{}, 1M keys", limitador.name()), Spread::from_values([bytes]));
     }
     progress("");

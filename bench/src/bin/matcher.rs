@@ -43,7 +43,9 @@ fn print_sizes(rounds: usize) {
     }
     let mut table = Table::new(
         "matcher",
-        &format!("{rounds} rounds. Nanoseconds to find the rules of a request: median (min to max)."),
+        &format!(
+            "{rounds} rounds. Nanoseconds to find the rules of a request: median (min to max)."
+        ),
         ["rules", "ns", "ratio to 10 rules", "rules found"],
     );
     for ((size, rules, requests), own) in sets.iter().zip(&costs) {
@@ -114,7 +116,14 @@ fn print_pattern_lists(rounds: usize) {
     let mut table = Table::new(
         "matcher_lists",
         &format!("{rounds} rounds. Microseconds for a path of 8 KB and 1,000 patterns: medians."),
-        ["pattern", "path", "one by one", "one condition", "first match", "one by one / first match"],
+        [
+            "pattern",
+            "path",
+            "one by one",
+            "one condition",
+            "first match",
+            "one by one / first match",
+        ],
     );
     for pattern in LONG_PATH_PATTERNS {
         let patterns: Vec<ValuePattern> = (0..1_000)

@@ -1,13 +1,12 @@
 //! Exact checks on one Redis, compared with one script call per check and with a plain INCR.
 //!
-//! `cargo run --profile dist -p tidegate-bench --bin redis [-- --quick]`
+//! `cargo run --profile dist -p tidegate-bench --bin redis [-- --quick] [--tidegate]`
 //!
 //! Starts a Redis on a free loopback port, pinned to the first core. The load is pinned to the second one. Without two
 //! cores or `taskset`, neither is pinned. Each round measures all contenders. The first table is closed-loop: each caller
 //! sends its next check when the previous one is answered. Decisions per second of Redis CPU time show the capacity of one
 //! Redis core when the callers have more cores. The second table is open-loop: checks are sent at a fixed rate, whether or
 //! not earlier ones were answered.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the tables are the result")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks and waits")]
 #![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
@@ -18,6 +17,11 @@ use redis::aio::MultiplexedConnection;
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Store};
 use tidegate::{Algorithm, Limit, Quota};
+use tidegate_bench::chart::LineChart;
+use tidegate_bench::host;
+use tidegate_bench::measure::{self, percentile_micros, progress};
+use tidegate_bench::results::record_goal;
+use tidegate_bench::table::{Spread, Table};
 use tidegate_testkit::Redis;
 
 /// A typical handwritten script: one counter, one call per check.
@@ -44,7 +48,7 @@ impl Contender {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Tidegate => "tidegate, exact",
+            Self::Tidegate => "Tidegate, exact",
             Self::EvalSha => "one EVALSHA per check",
             Self::Incr => "INCR",
         }
@@ -207,131 +211,208 @@ fn open_loop(
     latencies
 }
 
-fn percentile_micros(sorted: &[Duration], share: f64) -> f64 {
-    let index = ((sorted.len() as f64 - 1.0) * share) as usize;
-    sorted.get(index).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
-}
-
 fn cpu_seconds(server: &Redis) -> f64 {
     let seconds = |field| server.info(field).unwrap().parse::<f64>().unwrap();
     seconds("used_cpu_user") + seconds("used_cpu_sys")
 }
 
-fn pin(process: u32, core: usize) -> bool {
-    let mut taskset = std::process::Command::new("taskset");
-    let pinned = taskset.args(["-a", "-p", "-c", &core.to_string(), &process.to_string()]).output();
-    pinned.is_ok_and(|output| output.status.success())
+/// A benchmark on one Redis.
+struct RedisBench {
+    server: Redis,
+    runtime: tokio::runtime::Runtime,
+    target: BenchTarget,
+    rounds: usize,
+    duration: Duration,
+    /// Conditions of the run, for the captions of the tables.
+    conditions: String,
 }
 
-fn median(mut numbers: Vec<f64>) -> (f64, f64, f64) {
-    numbers.sort_unstable_by(f64::total_cmp);
-    (numbers[numbers.len() / 2], numbers[0], numbers[numbers.len() - 1])
+impl RedisBench {
+    fn start(quick: bool) -> Self {
+        let (rounds, duration) =
+            if quick { (3, Duration::from_millis(500)) } else { (7, Duration::from_secs(2)) };
+        let server = Redis::start();
+        let process: u32 = server.info("process_id").unwrap().parse().unwrap();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pinned = cores > 1
+            && host::pin(process, host::SERVER_CORE)
+            && host::pin(std::process::id(), host::LOAD_CORE);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(if pinned { 1 } else { cores })
+            .enable_all()
+            .build()
+            .unwrap();
+        let config: RedisConfig = server.url().parse().unwrap();
+        let config = config.with_timeout(Duration::from_secs(10)).unwrap();
+        let target = runtime.block_on(async {
+            let store = RedisStore::connect(config).await.unwrap();
+            let client = redis::Client::open(server.url()).unwrap();
+            let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(PLAIN_GCRA_LUA);
+            let hash: String = load.query_async(&mut connection).await.unwrap();
+            let limit = Limit::new(Algorithm::TokenBucket, Quota::per_minute(1000)).unwrap();
+            BenchTarget { store, limit: Arc::new(limit), connection, hash: hash.into() }
+        });
+        let version = server.info("redis_version").unwrap();
+        let place = if pinned { "pinned to a core each" } else { "not pinned" };
+        let conditions = format!(
+            "Redis {version}, {rounds} rounds of {duration:?}; Redis and all callers {place}."
+        );
+        Self { server, runtime, target, rounds, duration, conditions }
+    }
+
+    /// Runs the contenders in turns. Returns their samples, and the checks per script call of Tidegate.
+    fn sample(
+        &self,
+        contenders: &[Contender],
+        distribution: ClientDistribution,
+        callers: u64,
+    ) -> (Vec<Vec<Sample>>, f64) {
+        let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
+        let before = self.target.store.counts();
+        for round in 1..=self.rounds {
+            for (contender, samples) in contenders.iter().zip(&mut samples) {
+                progress(&format!(
+                    "{callers} callers: round {round} of {}, {}",
+                    self.rounds,
+                    contender.name()
+                ));
+                samples.push(closed_loop(
+                    &self.runtime,
+                    &self.server,
+                    &self.target,
+                    *contender,
+                    distribution,
+                    callers,
+                    self.duration,
+                ));
+            }
+        }
+        progress("");
+        let after = self.target.store.counts();
+        let (carried, calls) = (after.carried - before.carried, after.calls - before.calls);
+        (samples, carried as f64 / calls as f64)
+    }
+
+    fn print_closed_loop(&self, contenders: &[Contender]) {
+        let mut table = Table::new(
+            "redis_closed_loop",
+            &format!("{} Closed loop: median (min to max).", self.conditions),
+            [
+                "traffic",
+                "callers",
+                "",
+                "decisions/s",
+                "per second of Redis CPU",
+                "ratio to EVALSHA, by round",
+                "checks per script call",
+                "p50 us",
+                "p99 us",
+            ],
+        );
+        let mut lines = vec![Vec::new(); contenders.len()];
+        let cases = [
+            (ClientDistribution::Uniform, "uniform 1M", 1),
+            (ClientDistribution::Uniform, "uniform 1M", 16),
+            (ClientDistribution::Uniform, "uniform 1M", 256),
+            (ClientDistribution::Uniform, "uniform 1M", 1024),
+            (ClientDistribution::Skewed, "Zipf 1M", 256),
+        ];
+        for (distribution, traffic, callers) in cases {
+            let (samples, per_call) = self.sample(contenders, distribution, callers);
+            let values = |index: usize, value: fn(&Sample) -> f64| -> Vec<f64> {
+                samples[index].iter().map(value).collect()
+            };
+            let base = contenders.iter().position(|it| *it == Contender::EvalSha);
+            for (index, contender) in contenders.iter().enumerate() {
+                let of = |value: fn(&Sample) -> f64| Spread::from_values(values(index, value));
+                let rate = of(|sample| sample.per_second);
+                let core = of(|sample| sample.per_cpu_second);
+                let ratio = base.map(|base| {
+                    let rates = |index| values(index, |sample| sample.per_second);
+                    Spread::of_ratios(&rates(index), &rates(base))
+                });
+                let is_tidegate = *contender == Contender::Tidegate;
+                let carried = if is_tidegate { per_call } else { 1.0 };
+                table.add_row([
+                    traffic.to_owned(),
+                    callers.to_string(),
+                    contender.name().to_owned(),
+                    rate.divided_by(1e3).format(0, "k"),
+                    core.divided_by(1e3).format(0, "k"),
+                    ratio.map_or_else(String::new, |ratio| ratio.format(2, "")),
+                    format!("{carried:.1}"),
+                    of(|sample| sample.p50).format(0, ""),
+                    of(|sample| sample.p99).format(0, ""),
+                ]);
+                if matches!(distribution, ClientDistribution::Uniform) {
+                    lines[index].push((callers as f64, rate.median));
+                    if is_tidegate {
+                        record(callers, core.median, ratio.map(|ratio| ratio.median));
+                    }
+                }
+            }
+        }
+        table.print();
+        let mut chart =
+            LineChart::new("Exact checks through one Redis", "callers", "decisions per second");
+        for (contender, points) in contenders.iter().zip(lines) {
+            chart.add_series(contender.name(), points);
+        }
+        chart.save("redis_closed_loop");
+    }
+
+    fn print_open_loop(&self, contenders: &[Contender]) {
+        let mut table = Table::new(
+            "redis_open_loop",
+            &format!("{} Open loop, latency from the time a check was due.", self.conditions),
+            ["checks/s", "", "p50 us", "p99 us", "p99.9 us"],
+        );
+        for rate in [5_000, 20_000, 50_000] {
+            for contender in contenders {
+                progress(&format!("{rate} checks per second, {}", contender.name()));
+                let latencies =
+                    open_loop(&self.runtime, &self.target, *contender, rate, self.duration * 2);
+                let percentile = |share| format!("{:.0}", percentile_micros(&latencies, share));
+                table.add_row([
+                    rate.to_string(),
+                    contender.name().to_owned(),
+                    percentile(0.5),
+                    percentile(0.99),
+                    percentile(0.999),
+                ]);
+            }
+        }
+        progress("");
+        table.print();
+    }
+}
+
+/// Records the goals of exact checks.
+fn record(callers: u64, per_cpu_second: f64, ratio_to_evalsha: Option<f64>) {
+    if let Some(ratio) = ratio_to_evalsha {
+        record_goal(
+            &format!("exact through one Redis, {callers} callers"),
+            "at least one EVALSHA per check",
+            &format!("{ratio:.2} x"),
+            ratio >= 1.0,
+        );
+    }
+    if callers == 256 {
+        record_goal(
+            "exact through one Redis, 256 callers, Redis core",
+            "at least 300k decisions per second of Redis CPU",
+            &format!("{:.0}k", per_cpu_second / 1e3),
+            per_cpu_second >= 300e3,
+        );
+    }
 }
 
 fn main() {
     let tidegate_only = std::env::args().any(|argument| argument == "--tidegate");
-    let quick = std::env::args().any(|argument| argument == "--quick");
-    let (rounds, duration) =
-        if quick { (3, Duration::from_millis(500)) } else { (7, Duration::from_secs(2)) };
-    let server = Redis::start();
-    let process: u32 = server.info("process_id").unwrap().parse().unwrap();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let pinned = cores > 1 && pin(process, 0) && pin(std::process::id(), 1);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(if pinned { 1 } else { cores })
-        .enable_all()
-        .build()
-        .unwrap();
-    let config: RedisConfig = server.url().parse().unwrap();
-    let config = config.with_timeout(Duration::from_secs(10)).unwrap();
-    let target = runtime.block_on(async {
-        let store = RedisStore::connect(config).await.unwrap();
-        let client = redis::Client::open(server.url()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(PLAIN_GCRA_LUA);
-        let hash: String = load.query_async(&mut connection).await.unwrap();
-        let limit = Limit::new(Algorithm::TokenBucket, Quota::per_minute(1000)).unwrap();
-        BenchTarget { store, limit: Arc::new(limit), connection, hash: hash.into() }
-    });
-    println!(
-        "Redis {}, {} rounds of {duration:?} each, Redis and load {}",
-        server.info("redis_version").unwrap(),
-        rounds,
-        if pinned { "pinned to a core each" } else { "not pinned" },
-    );
-    println!("\nClosed loop: median (min to max) of the rounds\n");
-    println!(
-        "| traffic | callers | contender | decisions/s | per Redis core | x EVALSHA | requests per call | p50 us | p99 us |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|");
-    let cases = [
-        (ClientDistribution::Uniform, "uniform 1M", 1),
-        (ClientDistribution::Uniform, "uniform 1M", 16),
-        (ClientDistribution::Uniform, "uniform 1M", 256),
-        (ClientDistribution::Skewed, "Zipf 1M", 256),
-        (ClientDistribution::Uniform, "uniform 1M", 1024),
-    ];
-    for (index, (distribution, name, callers)) in cases.into_iter().enumerate() {
-        eprint!("\rcase {} of {}", index + 1, cases.len());
-        let mut samples: Vec<Vec<Sample>> = Contender::ALL.iter().map(|_| Vec::new()).collect();
-        let before = target.store.counts();
-        for _ in 0..rounds {
-            for (index, contender) in Contender::ALL.into_iter().enumerate() {
-                if tidegate_only && contender != Contender::Tidegate && !samples[index].is_empty() {
-                    continue;
-                }
-                let sample = closed_loop(
-                    &runtime,
-                    &server,
-                    &target,
-                    contender,
-                    distribution,
-                    callers,
-                    duration,
-                );
-                samples[index].push(sample);
-            }
-        }
-        let after = target.store.counts();
-        for (index, contender) in Contender::ALL.into_iter().enumerate() {
-            let of = |what: fn(&Sample) -> f64| median(samples[index].iter().map(what).collect());
-            let (rate, min, max) = of(|sample| sample.per_second);
-            let (core, ..) = of(|sample| sample.per_cpu_second);
-            let ratios = samples[index].iter().zip(&samples[1]);
-            let (ratio, ..) =
-                median(ratios.map(|(mine, plain)| mine.per_second / plain.per_second).collect());
-            let carried = match contender {
-                Contender::Tidegate => {
-                    let (carried, calls) =
-                        (after.carried - before.carried, after.calls - before.calls);
-                    format!("{:.1}", carried as f64 / calls as f64)
-                }
-                _ => "1".to_owned(),
-            };
-            let (p50, p99) = (of(|sample| sample.p50).0, of(|sample| sample.p99).0);
-            println!(
-                "| {name} | {callers} | {} | {:.0}k ({:.0}k-{:.0}k) | {:.0}k | {ratio:.2} | {carried} | {p50:.0} | {p99:.0} |",
-                contender.name(),
-                rate / 1e3,
-                min / 1e3,
-                max / 1e3,
-                core / 1e3,
-            );
-        }
-    }
-    println!("\nOpen loop, latency from the time a check was due\n");
-    println!("| checks/s | contender | p50 us | p99 us | p99.9 us |\n|---|---|---|---|---|");
-    for rate in [5_000, 20_000, 50_000] {
-        for contender in Contender::ALL {
-            let latencies = open_loop(&runtime, &target, contender, rate, duration * 2);
-            println!(
-                "| {rate} | {} | {:.0} | {:.0} | {:.0} |",
-                contender.name(),
-                percentile_micros(&latencies, 0.5),
-                percentile_micros(&latencies, 0.99),
-                percentile_micros(&latencies, 0.999),
-            );
-        }
-    }
+    let contenders = if tidegate_only { &Contender::ALL[..1] } else { &Contender::ALL[..] };
+    let bench = RedisBench::start(measure::is_quick());
+    bench.print_closed_loop(contenders);
+    bench.print_open_loop(contenders);
 }

@@ -1,10 +1,10 @@
 //! Redis memory per counter, for each algorithm, at a million keys.
 //!
-//! `cargo run --profile dist -p tidegate-bench --bin redis_memory [KEYS]`
+//! `cargo run --profile dist -p tidegate-bench --bin redis_memory [-- --quick] [KEYS]`
 //!
 //! Each algorithm fills its own server through the real store. The figure is the growth of the server's used memory per
 //! key: names, values, expiries and the hash tables.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the table is the result")]
+#![allow(clippy::print_stderr, reason = "failed charges are reported")]
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use std::time::Duration;
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::store::{Charge, ChargeMode, Key, Store};
 use tidegate::{Algorithm, Limit, Quota};
+use tidegate_bench::measure::{self, progress};
+use tidegate_bench::table::Table;
 use tidegate_testkit::Redis;
 use tokio::task::JoinSet;
 
@@ -41,27 +43,39 @@ fn limits() -> [(&'static str, Algorithm, Quota, u64); 7] {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let keys = match std::env::args().nth(1) {
+    let keys = match measure::names().first() {
         Some(keys) => keys.parse()?,
+        None if measure::is_quick() => KEYS / 10,
         None => KEYS,
     };
-    println!("| algorithm | limit | keys | bytes per key | of that the value |");
-    println!("|---|---|---:|---:|---:|");
+    let mut table = Table::new(
+        "redis_memory",
+        "Growth of the used memory of Redis per client: names, values, expiries and the hash tables.",
+        ["algorithm", "limit", "clients", "bytes per client", "of that the value"],
+    );
     for (text, algorithm, quota, times) in limits() {
-        eprintln!("{algorithm}, {text}");
         let limit = Arc::new(Limit::new(algorithm, quota)?);
         let server = Redis::start();
         let config: RedisConfig = server.url().parse()?;
         let store = RedisStore::connect(config.with_timeout(Duration::from_secs(60))?).await?;
         let before = used_memory(&server);
         for time in 0..times {
-            fill(&store, &limit, keys, &format!("{} of {times}", time + 1)).await;
+            fill(&store, &limit, keys, &format!("{algorithm}, {text}: {} of {times}", time + 1))
+                .await;
         }
         let grown = used_memory(&server) - before;
         let counted: u64 = server.query(&["DBSIZE"]);
         let value: u64 = server.query(&["STRLEN", &store.name_of(key(0))]);
-        println!("| {algorithm} | {text} | {counted} | {} | {value} |", grown / counted.max(1));
+        let bytes = (grown / counted.max(1)).to_string();
+        table.add_row([
+            algorithm.to_string(),
+            text.to_owned(),
+            counted.to_string(),
+            bytes,
+            value.to_string(),
+        ]);
     }
+    table.print();
     Ok(())
 }
 
@@ -103,7 +117,7 @@ async fn fill(store: &RedisStore, limit: &Arc<Limit>, keys: u64, pass: &str) {
             });
         }
         tasks.join_all().await;
-        eprint!("\r  {pass}: {to} of {keys} keys");
+        progress(&format!("{pass}: {to} of {keys} keys"));
     }
-    eprintln!();
+    progress("");
 }

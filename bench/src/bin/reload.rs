@@ -12,9 +12,11 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::{Limiter, LiveLimiter, Request, RuleSet, Timestamp};
+use tidegate_bench::measure::now;
+use tidegate_bench::table::{Spread, Table};
 
 const RULES: usize = 10_000;
 const OVERRIDES: usize = 100_000;
@@ -32,11 +34,6 @@ fn main() {
     print_loading(&yaml);
     print_matching(&yaml);
     print_reloading(&yaml);
-}
-
-#[allow(clippy::disallowed_methods, reason = "a measurement reads the machine's own clock")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn measure_millis<T>(work: impl FnOnce() -> T) -> (f64, T) {
@@ -66,15 +63,22 @@ fn print_loading(yaml: &str) {
         assembles.push(assemble);
         drops.push(drop);
     }
-    println!("\n             ms median      min      max");
+    let mut table = Table::new(
+        "reload_loading",
+        &format!(
+            "{RULES} rules and {OVERRIDES} overrides, {LOAD_ROUNDS} rounds: median (min to max)."
+        ),
+        ["", "ms"],
+    );
     let times =
-        [("read", reads), ("  CPU time", cpu_times), ("assemble", assembles), ("drop", drops)];
+        [("read", reads), ("read, CPU time", cpu_times), ("assemble", assembles), ("drop", drops)];
     for (name, times) in times {
-        let (median, min, max) = spread(times);
-        println!("{name:<12} {median:9.1} {min:8.1} {max:8.1}");
+        table.add_row([name.to_owned(), Spread::from_values(times).format(1, "")]);
     }
     // Only the first load does not reuse memory of an earlier one.
-    println!("memory       {:9.1} MB resident", memory_growth.first().copied().unwrap_or_default());
+    let resident = memory_growth.first().copied().unwrap_or_default();
+    table.add_row(["resident memory, MB".to_owned(), format!("{resident:.1}")]);
+    table.print();
 }
 
 fn print_matching(yaml: &str) {
@@ -89,11 +93,15 @@ fn print_matching(yaml: &str) {
             costs.push(measure_matching(rules, requests));
         }
     }
-    println!("\nmatch and limit           ns median      min      max");
+    let mut table = Table::new(
+        "reload_matching",
+        &format!("{ROUNDS} rounds: median (min to max)."),
+        ["", "ns to find rules and limits"],
+    );
     for ((name, _, _), costs) in sets.iter().zip(costs) {
-        let (median, min, max) = spread(costs);
-        println!("{name:<25} {median:9.0} {min:8.0} {max:8.0}");
+        table.add_row([(*name).to_owned(), Spread::from_values(costs).format(0, "")]);
     }
+    table.print();
 }
 
 /// Returns the average nanoseconds to find the rules and limits of one request.
@@ -159,18 +167,20 @@ fn print_reloading(yaml: &str) {
             results.push(percentiles(times));
         }
     }
-    println!("\none check, two threads     us p50      p99    p99.9      max");
+    let reloads = reloads.load(Ordering::Relaxed);
+    let mut table = Table::new(
+        "reload_checks",
+        &format!("One check, two threads, {ROUNDS} rounds, {reloads} reloads in all; medians."),
+        ["", "p50 us", "p99 us", "p99.9 us", "longest us"],
+    );
     for (name, results) in names.into_iter().zip(results) {
-        let median = |column: usize| spread(results.iter().map(|row| row[column]).collect()).0;
-        println!(
-            "{name:<22} {:10.2} {:8.2} {:8.2} {:8.0}",
-            median(0),
-            median(1),
-            median(2),
-            median(3)
-        );
+        let median =
+            |column: usize| Spread::from_values(results.iter().map(|row| row[column])).median;
+        let cells =
+            [median(0), median(1), median(2), median(3)].map(|micros| format!("{micros:.2}"));
+        table.add_row(std::iter::once(name.to_owned()).chain(cells));
     }
-    println!("{} reloads", reloads.load(Ordering::Relaxed));
+    table.print();
 }
 
 /// Sends checks for [`CHECK_TIME`], and returns the nanoseconds of each.
@@ -203,13 +213,6 @@ fn percentiles(mut times: Vec<u32>) -> [f64; 4] {
         f64::from(times.get(column).copied().unwrap_or(0)) / 1_000.0
     };
     [at(500), at(990), at(999), at(1_000)]
-}
-
-/// Returns the median, the minimum and the maximum.
-fn spread(mut costs: Vec<f64>) -> (f64, f64, f64) {
-    costs.sort_by(f64::total_cmp);
-    let at = |index: usize| costs.get(index).copied().unwrap_or(f64::NAN);
-    (at(costs.len() / 2), at(0), at(costs.len().saturating_sub(1)))
 }
 
 /// Returns the resident memory of the process in megabytes, or 0 if the system does not report it.

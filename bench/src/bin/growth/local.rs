@@ -26,8 +26,11 @@ pub(crate) fn print_keys(quick: bool) {
     let sizes = &KEYS[..if quick { 4 } else { 5 }];
     let mut table = Table::new(
         "growth_keys",
-        &format!("One thread, random keys, 1,000 per minute for each. {rounds} rounds. Nanoseconds per decision: median (min to max)."),
-        std::iter::once("clients".to_owned()).chain(contenders(1).iter().map(|it| it.name().to_owned())),
+        &format!(
+            "One thread, random keys, 1,000 per minute for each. {rounds} rounds. Nanoseconds per decision: median (min to max)."
+        ),
+        std::iter::once("clients".to_owned())
+            .chain(contenders(1).iter().map(|it| it.name().to_owned())),
     );
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for &size in sizes {
@@ -57,7 +60,8 @@ pub(crate) fn print_keys(quick: bool) {
     }
     progress("");
     table.print();
-    let mut chart = LineChart::new("Growth with clients", "clients", "nanoseconds per decision, one thread");
+    let mut chart =
+        LineChart::new("Growth with clients", "clients", "nanoseconds per decision, one thread");
     lines.into_iter().for_each(|(name, points)| chart.add_series(name, points));
     chart.save("growth_keys");
 }
@@ -98,12 +102,15 @@ pub(crate) fn print_rules(quick: bool) {
     progress("");
     let mut table = Table::new(
         "growth_rules",
-        &format!("{rounds} rounds. Nanoseconds per request: median (min to max). A decision includes the lookup and the charge in memory."),
+        &format!(
+            "{rounds} rounds. Nanoseconds per request: median (min to max). A decision includes the lookup and the charge in memory."
+        ),
         ["rules", "lookup", "ratio to 10 rules", "decision", "ratio to 10 rules"],
     );
     let mut lines = [Vec::new(), Vec::new()];
     for (size, (lookups, decisions)) in RULES.into_iter().zip(&costs) {
-        let [lookup, decision] = [lookups, decisions].map(|costs| Spread::from_values(costs.clone()));
+        let [lookup, decision] =
+            [lookups, decisions].map(|costs| Spread::from_values(costs.clone()));
         table.add_row([
             size.to_string(),
             lookup.format(0, ""),
@@ -123,7 +130,10 @@ pub(crate) fn print_rules(quick: bool) {
 }
 
 /// Returns the average nanoseconds per request.
-fn nanos_per_request<T>(requests: &[Request<'static>], call: impl Fn(&Request<'static>) -> T) -> f64 {
+fn nanos_per_request<T>(
+    requests: &[Request<'static>],
+    call: impl Fn(&Request<'static>) -> T,
+) -> f64 {
     let all = nanos_per_call(MEASUREMENT_TIME, || {
         for request in requests {
             black_box(call(black_box(request)));
@@ -143,12 +153,13 @@ pub(crate) fn print_threads(quick: bool) {
     ];
     let warm: Vec<Key> = (0..THREADS_KEYS).map(key).collect();
     contenders.iter().for_each(|contender| drop(black_box(contender.check_all(&warm))));
-    let keys: Vec<Vec<Key>> =
-        (0..8).map(|thread| uniform(THREADS_KEYS, checks, thread)).collect();
+    let keys: Vec<Vec<Key>> = (0..8).map(|thread| uniform(THREADS_KEYS, checks, thread)).collect();
     let names = contenders.iter().map(|contender| contender.name().to_owned());
     let mut table = Table::new(
         "growth_threads",
-        &format!("1,000,000 random keys, {cores} cores. {rounds} rounds. Decisions per second of all threads together: median (min to max)."),
+        &format!(
+            "1,000,000 random keys, {cores} cores. {rounds} rounds. Decisions per second of all threads together: median (min to max)."
+        ),
         std::iter::once("threads".to_owned()).chain(names),
     );
     let mut lines = vec![Vec::new(); contenders.len()];

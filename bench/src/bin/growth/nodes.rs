@@ -182,7 +182,9 @@ pub(crate) fn print_table(quick: bool) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut table = Table::new(
         "growth_nodes",
-        &format!("Processes with one thread and {CALLERS} callers each, and one Redis, on {cores} cores without pinning. {rounds} rounds of {seconds} s; medians (min to max)."),
+        &format!(
+            "Processes with one thread and {CALLERS} callers each, and one Redis, on {cores} cores without pinning. {rounds} rounds of {seconds} s; medians (min to max)."
+        ),
         [
             "traffic",
             "accuracy",
@@ -208,8 +210,12 @@ pub(crate) fn print_table(quick: bool) {
         }
     }
     progress("");
-    let mut chart =
-        LineChart::new("Growth with nodes on one Redis", "nodes", "decisions per second of all nodes").with_log_y();
+    let mut chart = LineChart::new(
+        "Growth with nodes on one Redis",
+        "nodes",
+        "decisions per second of all nodes",
+    )
+    .with_log_y();
     for ((traffic, accuracy), results) in CASES.iter().zip(&results) {
         let mut points = Vec::new();
         for (nodes, runs) in NODES.into_iter().zip(results) {
@@ -259,7 +265,9 @@ fn record_goals(results: &[Vec<Vec<FleetRun>>]) {
 
 /// Runs a node. Arguments: the URL of Redis, the index of the case, and the index of the node.
 pub(crate) fn run_node(arguments: &[String]) {
-    let [url, case, index] = arguments else { panic!("wanted URL CASE INDEX, found {arguments:?}") };
+    let [url, case, index] = arguments else {
+        panic!("wanted URL CASE INDEX, found {arguments:?}")
+    };
     let ((traffic, accuracy), index) =
         (CASES[case.parse::<usize>().unwrap()], index.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -272,8 +280,10 @@ async fn send_checks(url: &str, traffic: NodeTraffic, accuracy: NodeAccuracy, in
     print_line("ready");
     // Heartbeats continue while the node waits for its parent.
     let seconds: u64 = tokio::task::spawn_blocking(read_line).await.unwrap().parse().unwrap();
-    let names: Rc<Vec<String>> = Rc::new((0..traffic.clients()).map(|client| client.to_string()).collect());
-    let stats = Rc::new(RefCell::new(RunStats { admitted: vec![0; names.len()], ..RunStats::default() }));
+    let names: Rc<Vec<String>> =
+        Rc::new((0..traffic.clients()).map(|client| client.to_string()).collect());
+    let stats =
+        Rc::new(RefCell::new(RunStats { admitted: vec![0; names.len()], ..RunStats::default() }));
     let before = limiter.store().counts();
     let (start, time) = (measure::now(), Duration::from_secs(seconds));
     let mut callers = tokio::task::JoinSet::new();

@@ -45,8 +45,16 @@ pub(crate) fn print_table(quick: bool) {
     progress("");
     let mut table = Table::new(
         "growth_stacked",
-        &format!("{CALLERS} callers, {CLIENTS} clients, {rounds} rounds of {time:?}; all threads and Redis share the cores. Decisions per second: median (min to max)."),
-        ["rules per request", "in memory", "ratio to 1 rule", "exact through one Redis", "ratio to 1 rule"],
+        &format!(
+            "{CALLERS} callers, {CLIENTS} clients, {rounds} rounds of {time:?}; all threads and Redis share the cores. Decisions per second: median (min to max)."
+        ),
+        [
+            "rules per request",
+            "in memory",
+            "ratio to 1 rule",
+            "exact through one Redis",
+            "ratio to 1 rule",
+        ],
     );
     let mut lines = [Vec::new(), Vec::new()];
     for (count, (local, shared)) in STACKED.into_iter().zip(&rates) {
@@ -63,9 +71,12 @@ pub(crate) fn print_table(quick: bool) {
     }
     table.print();
     let [in_memory, exact] = lines;
-    let mut chart =
-        LineChart::new("Growth with rules per request", "rules that match each request", "decisions per second")
-            .with_log_y();
+    let mut chart = LineChart::new(
+        "Growth with rules per request",
+        "rules that match each request",
+        "decisions per second",
+    )
+    .with_log_y();
     chart.add_series("in memory", in_memory);
     chart.add_series("exact, one Redis", exact);
     chart.save("growth_stacked");

@@ -70,7 +70,9 @@ pub(crate) fn print_table(listener: &ListenerTable, quick: bool) {
         contenders.iter().map(|it| ContenderRuns { name: it.name, runs: Vec::new() }).collect();
     let mut expected = vec![FIRST_RATE; contenders.len()];
     for round in 0..=rounds {
-        for ((contender, results), expected) in contenders.iter().zip(&mut results).zip(&mut expected) {
+        for ((contender, results), expected) in
+            contenders.iter().zip(&mut results).zip(&mut expected)
+        {
             let Some(server) = &contender.server else { continue };
             progress(&format!("{}: round {round} of {rounds}, {}", listener.name, contender.name));
             // The first round is not measured: caches are filled and tables grow.
@@ -88,7 +90,11 @@ pub(crate) fn print_table(listener: &ListenerTable, quick: bool) {
     } else {
         "Nothing is pinned: server, Redis and load share all cores."
     };
-    print_results(listener, &results, &format!("{place} {rounds} rounds of about {seconds} s: median (min to max)."));
+    print_results(
+        listener,
+        &results,
+        &format!("{place} {rounds} rounds of about {seconds} s: median (min to max)."),
+    );
     listener.goals.iter().for_each(|goal| record(listener, goal, &results));
 }
 

@@ -99,16 +99,29 @@ pub(crate) fn print_table(quick: bool) {
         &format!(
             "Open loop by `tidegate bench`, {CONNECTIONS} connections. Server pinned to one core, load to the other; the server with Redis is not pinned. The capacity is that of server and load generator together. {rounds} rounds of {seconds} s; medians (min to max), from the time when a request was due."
         ),
-        ["", "capacity/s", "rate/s", "p50 us", "p99 us", "p99.9 us", "of p99, before it was sent, us", "never sent"],
+        [
+            "",
+            "capacity/s",
+            "rate/s",
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+            "of p99, before it was sent, us",
+            "never sent",
+        ],
     );
     let mut chart =
-        LineChart::new("Latency by load", "percent of capacity", "99th percentile in microseconds").with_log_y();
+        LineChart::new("Latency by load", "percent of capacity", "99th percentile in microseconds")
+            .with_log_y();
     let mut lines = vec![Vec::new(); contenders.len()];
     for part in PARTS {
         let mut runs: Vec<Vec<LatencyRun>> = contenders.iter().map(|_| Vec::new()).collect();
         for round in 1..=rounds {
             for ((contender, capacity), runs) in contenders.iter().zip(&capacities).zip(&mut runs) {
-                progress(&format!("latency at {part} %: round {round} of {rounds}, {}", contender.name));
+                progress(&format!(
+                    "latency at {part} %: round {round} of {rounds}, {}",
+                    contender.name
+                ));
                 runs.push(contender.measure_latency(seconds, rate(*capacity, part)));
             }
         }

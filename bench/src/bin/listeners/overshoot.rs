@@ -6,9 +6,9 @@ use tidegate_bench::server::BenchServer;
 use tidegate_proto::envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor, rate_limit_descriptor::Entry,
 };
+use tidegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tidegate_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tidegate_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::transport::Endpoint;
 
 use crate::peers::{self, PeerLimit};

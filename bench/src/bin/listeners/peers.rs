@@ -71,7 +71,13 @@ fn tidegate_at(program: PathBuf, listener: &str, core: Option<usize>) -> BenchSe
 pub(crate) fn tidegate_with_burst_limit(listener: &str) -> BenchServer {
     let program = host::sibling_binary("tidegate");
     let rules = PeerLimit::Burst.rules();
-    BenchServer::tidegate(&TidegateSettings { program, core: None, listener, rules, arguments: &[] })
+    BenchServer::tidegate(&TidegateSettings {
+        program,
+        core: None,
+        listener,
+        rules,
+        arguments: &[],
+    })
 }
 
 /// Tidegate with exact limits in the Redis on this port, on all cores.

@@ -13,7 +13,10 @@ pub(crate) const ALL: [ListenerTable; 10] = [
         title: "HTTP/1.1, 50 connections",
         is_pinned: true,
         contenders: http,
-        goals: &[at_least(TIDEGATE, 1.0, "empty hyper"), at_least(TIDEGATE, 1.0, "NGINX limit_req")],
+        goals: &[
+            at_least(TIDEGATE, 1.0, "empty hyper"),
+            at_least(TIDEGATE, 1.0, "NGINX limit_req"),
+        ],
     },
     ListenerTable {
         name: "grpc_50x1",
@@ -108,8 +111,7 @@ fn line(name: &'static str, server: Option<BenchServer>, load: ListenerLoad) -> 
 fn http() -> Vec<Contender> {
     let check = || ListenerLoad::http("/v1/check", load::CHECK_BODY);
     let throttle = ListenerLoad::http("/throttle", load::THROTTLE_BODY);
-    let flexible =
-        peers::rate_limiter_flexible(Some(SERVER_CORE), None, PeerLimit::NeverReached);
+    let flexible = peers::rate_limiter_flexible(Some(SERVER_CORE), None, PeerLimit::NeverReached);
     vec![
         line("empty hyper", peers::empty("http"), check()),
         line(TIDEGATE, peers::tidegate("http"), check()),
@@ -143,7 +145,11 @@ fn resp(pipeline: u32) -> Vec<Contender> {
     vec![
         line("redis GET", redis, load(load::GET_COMMAND)),
         line(TG_CHECK, peers::tidegate("resp"), load(load::TG_CHECK_COMMAND)),
-        line("Tidegate TG.CHECK before", peers::tidegate_before("resp"), load(load::TG_CHECK_COMMAND)),
+        line(
+            "Tidegate TG.CHECK before",
+            peers::tidegate_before("resp"),
+            load(load::TG_CHECK_COMMAND),
+        ),
         line("Tidegate CL.THROTTLE", peers::tidegate("resp"), load(load::CL_THROTTLE_COMMAND)),
         line("redis-cell 0.2.2", peers::redis_cell(), load(load::CL_THROTTLE_COMMAND)),
         line(THROTTLECRAB, peers::throttlecrab("redis"), load(load::THROTTLECRAB_COMMAND)),
@@ -170,8 +176,7 @@ fn redis_grpc(connections: u32, streams: u32) -> Vec<Contender> {
 
 fn redis_http() -> Vec<Contender> {
     let limit = PeerLimit::NeverReached;
-    let flexible =
-        on_redis(|redis| peers::rate_limiter_flexible(None, Some(redis), limit));
+    let flexible = on_redis(|redis| peers::rate_limiter_flexible(None, Some(redis), limit));
     let exact = on_redis(|redis| Some(peers::tidegate_on_redis("http", redis, limit)));
     let check = ListenerLoad::http("/v1/check", load::CHECK_BODY);
     vec![
@@ -183,7 +188,11 @@ fn redis_http() -> Vec<Contender> {
 fn end_to_end() -> Vec<Contender> {
     let resp = || peers::tidegate_unpinned("resp");
     vec![
-        line("redis GET, pipelines of 64", Some(peers::redis(None)), ListenerLoad::resp(64, load::GET_COMMAND)),
+        line(
+            "redis GET, pipelines of 64",
+            Some(peers::redis(None)),
+            ListenerLoad::resp(64, load::GET_COMMAND),
+        ),
         line(PIPELINE_64, resp(), ListenerLoad::resp(64, load::TG_CHECK_COMMAND)),
         line(BATCHES, peers::tidegate_unpinned("http"), ListenerLoad::batch()),
     ]
