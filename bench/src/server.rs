@@ -59,7 +59,7 @@ impl BenchServer {
         command.arg("serve").arg("--rules").arg(&rules).env("STATE_DIRECTORY", folder.path());
         for listener in ["http", "grpc", "resp", "admin", "gateway"] {
             let is_wanted = listener == settings.listener;
-            command.args([&format!("--{listener}"), if is_wanted { "127.0.0.1:0" } else { "off" }]);
+            command.arg(format!("--{listener}")).arg(if is_wanted { "127.0.0.1:0" } else { "off" });
         }
         command.args(settings.arguments);
         Self::start_and_read_port(command, &format!("{} ", settings.listener), folder)

@@ -17,16 +17,14 @@ fn main() {
     if names.first().is_some_and(|name| name == "node") {
         return nodes::run_node(&names[1..]);
     }
-    let parts: [(&str, fn(bool)); 5] = [
-        ("keys", local::print_keys),
-        ("rules", local::print_rules),
-        ("stacked", stacked::print_table),
-        ("threads", local::print_threads),
-        ("nodes", nodes::print_table),
-    ];
-    for (name, print) in parts {
+    let print_part = |name: &str, print: fn(bool)| {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
             print(measure::is_quick());
         }
-    }
+    };
+    print_part("keys", local::print_keys);
+    print_part("rules", local::print_rules);
+    print_part("stacked", stacked::print_table);
+    print_part("threads", local::print_threads);
+    print_part("nodes", nodes::print_table);
 }

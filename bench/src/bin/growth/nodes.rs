@@ -302,10 +302,9 @@ async fn send_checks(url: &str, traffic: NodeTraffic, accuracy: NodeAccuracy, in
                     let is_allowed = limiter.check(&request).await.is_allowed();
                     stats.borrow_mut().admitted[client] += u64::from(is_allowed);
                 }
-                let mut stats = stats.borrow_mut();
-                stats.latencies.push(started.elapsed());
-                stats.checks += CHECKS_PER_STEP;
-                drop(stats);
+                let latency = started.elapsed();
+                stats.borrow_mut().latencies.push(latency);
+                stats.borrow_mut().checks += CHECKS_PER_STEP;
                 tokio::task::yield_now().await;
             }
         });

@@ -1,7 +1,6 @@
 //! The load, from common load generators.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use tidegate_bench::host::{self, LOAD_CORE};
 use tidegate_bench::server::BenchServer;
