@@ -1,9 +1,10 @@
 # make test     all required checks: format, lints, tests, docs; prints the time of each step
 # make format, language, lint, tests, plain, doctests, docs, api   one step of make test; make test STEPS="format instructions" runs several
 # make test-all  make test with random tests at full size
-# make bench    measurements of Tidegate and its peers in one run
-# make bench-listeners  make bench for the listeners only
-# make bench-gateway  requests through the gateway, compared with NGINX
+# make bench    measurements of Tidegate and its peers in one run, written into docs/benchmarks.md; make bench PARTS="growth redis" runs
+#               some parts; QUICK=1 runs shorter and writes nothing
+# make bench-listeners  the listeners only, with all tables; make bench-listeners TABLES="http latency" prints some
+# make bench-gateway  requests through the gateway, compared with other proxies
 # make bench-reload  very many rules: loading, matching, and replacing them under load
 # make instructions  instructions per operation on the hot paths, compared with bench/instructions.json
 # make frontier  overshoot, utilisation and latency of each accuracy on a fleet
@@ -23,9 +24,13 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 SECONDS ?= 600
+# Parts of the benchmark, in the order of docs/benchmarks.md.
+PARTS ?= matcher in_process growth redis redis_memory listeners gateway
+BENCH_BINARIES = $(or $(CARGO_TARGET_DIR),target)/dist
+BENCH_RESULTS = $(abspath $(or $(CARGO_TARGET_DIR),target)/bench-results)
 INSTALL_DENY = command -v cargo-deny >/dev/null || { echo "will install cargo-deny from crates.io"; $(CARGO) install --locked cargo-deny; }
 
-.PHONY: test test-all setup format language lint tests plain doctests docs api bench bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto public-api deny advisories
+.PHONY: test test-all setup format language lint tests plain doctests docs api bench bench-build bench-listeners bench-gateway bench-reload instructions frontier faults model soak soak-faults fuzz pictures reference openapi proto public-api deny advisories
 
 test: setup
 	@tools/run-tests.py $(STEPS)
@@ -39,23 +44,22 @@ setup:
 format language lint tests plain doctests docs api:
 	@tools/run-tests.py $@
 
-bench: setup
-	$(CARGO) run --locked --profile dist -p tidegate-bench --bin matcher
-	$(CARGO) run --locked --profile dist -p tidegate-bench --bin in_process
-	$(CARGO) run --locked --profile dist -p tidegate-bench --bin redis
-	$(CARGO) run --locked --profile dist -p tidegate-bench --bin redis_memory
-	$(MAKE) bench-listeners
-	$(MAKE) bench-gateway
+bench: setup bench-build
+	@rm -rf $(BENCH_RESULTS) && mkdir -p $(BENCH_RESULTS)
+	@for part in $(PARTS); do \
+	  echo "bench: $$part" && TIDEGATE_RESULTS=$(BENCH_RESULTS) $(BENCH_BINARIES)/$$part $(if $(QUICK),--quick) || exit 1; \
+	done
+	$(if $(QUICK),@echo "bench: a quick run is in $(BENCH_RESULTS)",tools/write-benchmarks.py $(BENCH_RESULTS))
 
-bench-listeners:
+bench-build:
 	@tools/setup-bench.sh
-	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bin tidegate --bin empty --bin listeners
-	$${CARGO_TARGET_DIR:-target}/dist/listeners
+	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bins
 
-bench-gateway:
-	@tools/setup-bench.sh
-	$(CARGO) build --locked --profile dist -p tidegate-cli -p tidegate-bench --bin tidegate --bin gateway
-	$${CARGO_TARGET_DIR:-target}/dist/gateway
+bench-listeners: setup bench-build
+	$(BENCH_BINARIES)/listeners $(if $(QUICK),--quick) $(TABLES)
+
+bench-gateway: setup bench-build
+	$(BENCH_BINARIES)/gateway $(if $(QUICK),--quick)
 
 bench-reload:
 	$(CARGO) run --locked --profile dist -p tidegate-bench --bin reload

@@ -130,6 +130,8 @@ impl ClientDistribution {
 struct Sample {
     per_second: f64,
     per_cpu_second: f64,
+    /// Received and sent by Redis.
+    network_bytes: f64,
     /// In microseconds.
     p50: f64,
     p99: f64,
@@ -145,7 +147,7 @@ fn closed_loop(
     callers: u64,
     duration: Duration,
 ) -> Sample {
-    let before = cpu_seconds(server);
+    let (before, bytes_before) = (cpu_seconds(server), network_bytes(server));
     let start = Instant::now();
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
@@ -172,6 +174,7 @@ fn closed_loop(
     Sample {
         per_second: count / elapsed,
         per_cpu_second: count / cpu,
+        network_bytes: (network_bytes(server) - bytes_before) / count,
         p50: percentile_micros(&latencies, 0.50),
         p99: percentile_micros(&latencies, 0.99),
     }
@@ -214,6 +217,11 @@ fn open_loop(
 fn cpu_seconds(server: &Redis) -> f64 {
     let seconds = |field| server.info(field).unwrap().parse::<f64>().unwrap();
     seconds("used_cpu_user") + seconds("used_cpu_sys")
+}
+
+fn network_bytes(server: &Redis) -> f64 {
+    let bytes = |field| server.info(field).unwrap().parse::<f64>().unwrap();
+    bytes("total_net_input_bytes") + bytes("total_net_output_bytes")
 }
 
 /// A benchmark on one Redis.
@@ -307,6 +315,7 @@ impl RedisBench {
                 "per second of Redis CPU",
                 "ratio to EVALSHA, by round",
                 "checks per script call",
+                "network bytes per check",
                 "p50 us",
                 "p99 us",
             ],
@@ -343,6 +352,7 @@ impl RedisBench {
                     core.divided_by(1e3).format(0, "k"),
                     ratio.map_or_else(String::new, |ratio| ratio.format(2, "")),
                     format!("{carried:.1}"),
+                    format!("{:.0}", of(|sample| sample.network_bytes).median),
                     of(|sample| sample.p50).format(0, ""),
                     of(|sample| sample.p99).format(0, ""),
                 ]);

@@ -139,6 +139,8 @@ struct FleetRun {
     p50_micros: f64,
     p99_micros: f64,
     redis_cpu_micros: f64,
+    /// Received and sent by Redis, per decision.
+    network_bytes: f64,
 }
 
 fn run_fleet(case: usize, nodes: u64, seconds: u64) -> FleetRun {
@@ -152,15 +154,16 @@ fn run_fleet(case: usize, nodes: u64, seconds: u64) -> FleetRun {
         })
         .collect();
     fleet.iter().for_each(|node| drop(node.stdout().find("ready")));
-    let cpu = || {
-        let seconds = |field| redis.info(field).unwrap().parse::<f64>().unwrap();
-        seconds("used_cpu_user") + seconds("used_cpu_sys")
+    let sum = |fields: [&str; 2]| {
+        fields.map(|field| redis.info(field).unwrap().parse::<f64>().unwrap()).into_iter().sum::<f64>()
     };
-    let (cpu_before, started_at) = (cpu(), redis.time_micros());
+    let cpu = || sum(["used_cpu_user", "used_cpu_sys"]);
+    let bytes = || sum(["total_net_input_bytes", "total_net_output_bytes"]);
+    let (cpu_before, bytes_before, started_at) = (cpu(), bytes(), redis.time_micros());
     fleet.iter().for_each(|node| node.say(&seconds.to_string()));
     let mut stats = RunStats::default();
     fleet.iter().for_each(|node| stats.read(&node.stdout().find("stats ")));
-    let (elapsed, cpu) = (redis.time_micros() - started_at, cpu() - cpu_before);
+    let elapsed = redis.time_micros() - started_at;
     // One more for a fraction of a token.
     let bound = traffic.limit() + traffic.limit() * elapsed / 1_000_000 + 1;
     stats.latencies.sort_unstable();
@@ -172,7 +175,8 @@ fn run_fleet(case: usize, nodes: u64, seconds: u64) -> FleetRun {
         overshoot: stats.admitted.iter().map(|count| count.saturating_sub(bound)).max().unwrap(),
         p50_micros: measure::percentile_micros(&stats.latencies, 0.5),
         p99_micros: measure::percentile_micros(&stats.latencies, 0.99),
-        redis_cpu_micros: cpu * 1e6 / checks,
+        redis_cpu_micros: (cpu() - cpu_before) * 1e6 / checks,
+        network_bytes: (bytes() - bytes_before) / checks,
     }
 }
 
@@ -193,6 +197,7 @@ pub(crate) fn print_table(quick: bool) {
             "admitted",
             "script calls per decision",
             "Redis CPU us per decision",
+            "network bytes per decision",
             "p50 us",
             "p99 us",
             "over the limit",
@@ -231,6 +236,7 @@ pub(crate) fn print_table(quick: bool) {
                 format!("{:.0} %", of(|run| run.admitted_part).median * 100.0),
                 format!("{:.4}", of(|run| run.calls_per_check).median),
                 format!("{:.2}", of(|run| run.redis_cpu_micros).median),
+                format!("{:.1}", of(|run| run.network_bytes).median),
                 format!("{:.1}", of(|run| run.p50_micros).median),
                 format!("{:.0}", of(|run| run.p99_micros).median),
                 overshoot.to_string(),
