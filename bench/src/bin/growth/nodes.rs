@@ -155,7 +155,10 @@ fn run_fleet(case: usize, nodes: u64, seconds: u64) -> FleetRun {
         .collect();
     fleet.iter().for_each(|node| drop(node.stdout().find("ready")));
     let sum = |fields: [&str; 2]| {
-        fields.map(|field| redis.info(field).unwrap().parse::<f64>().unwrap()).into_iter().sum::<f64>()
+        fields
+            .map(|field| redis.info(field).unwrap().parse::<f64>().unwrap())
+            .into_iter()
+            .sum::<f64>()
     };
     let cpu = || sum(["used_cpu_user", "used_cpu_sys"]);
     let bytes = || sum(["total_net_input_bytes", "total_net_output_bytes"]);

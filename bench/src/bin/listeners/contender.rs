@@ -22,7 +22,7 @@ pub(crate) struct Contender {
 pub(crate) struct ListenerTable {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// Whether the server has one core and the load the other.
+    /// The server has one core and the load the other.
     pub(crate) is_pinned: bool,
     pub(crate) contenders: fn() -> Vec<Contender>,
     pub(crate) goals: &'static [ListenerGoal],
