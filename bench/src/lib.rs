@@ -4,7 +4,7 @@
 //! results that have a goal are also saved there, and `tools/write-benchmarks.py` puts them into `docs/benchmarks.md`.
 
 pub mod bare_table;
-pub mod burst;
+
 pub mod chart;
 pub mod contender;
 pub mod documents;
@@ -13,6 +13,7 @@ pub mod host;
 pub mod keys;
 pub mod limitador;
 pub mod measure;
+pub mod overshoot;
 pub mod results;
 pub mod server;
 pub mod table;

@@ -12,7 +12,7 @@ pub(crate) enum GatewayLimit {
     /// 1,000,000 per second.
     NeverReached,
     /// 1,000 per hour.
-    Burst,
+    Hourly,
 }
 
 /// A path to the upstream: one proxy, or none. Without a server, the proxy is not installed.

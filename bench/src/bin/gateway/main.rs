@@ -7,7 +7,7 @@
 //! the same NGINX, which returns 68 bytes. Each proxy has one thread or worker per core, and no request is denied. No
 //! process is pinned: load, proxy and upstream share all cores. Each round measures all contenders, in a different order.
 //! Ratios are within the same round. CPU is the time of all threads of the proxy, or of the upstream when there is no proxy.
-//! Then a burst is sent through each proxy, and the admitted requests are counted.
+//! Then one client exceeds its limit at each proxy, and the admitted requests are counted.
 #![allow(clippy::unwrap_used, reason = "a failed precondition ends the benchmark")]
 
 mod contender;
@@ -16,9 +16,9 @@ mod proxy;
 
 use contender::{Contender, GatewayLimit};
 use load::LoadResult;
-use tidegate_bench::burst::{BurstCount, BurstTable};
 use tidegate_bench::chart::BarChart;
 use tidegate_bench::measure::{self, progress};
+use tidegate_bench::overshoot::{OvershootRun, OvershootTable};
 use tidegate_bench::results::record_goal;
 use tidegate_bench::table::{Spread, Table};
 
@@ -48,16 +48,17 @@ fn main() {
     let names: Vec<&str> = running.iter().map(|contender| contender.name).collect();
     print_results(&names, &results, rounds, seconds);
     drop(contenders);
-    let mut table = BurstTable::new("gateway_overshoot");
-    for contender in Contender::all(GatewayLimit::Burst) {
+    let mut table = OvershootTable::new("gateway_overshoot");
+    for contender in Contender::all(GatewayLimit::Hourly) {
         if contender.has_limit {
             progress(&format!("overshoot: {}", contender.name));
-            let count = contender.is_installed().then(|| BurstCount::over_http(&[contender.url()]));
+            let count =
+                contender.is_installed().then(|| OvershootRun::over_http(&[contender.url()]));
             table.add(contender.name, 1, count);
         }
     }
     progress("");
-    table.print("a burst on the gateway, admissions over the limit");
+    table.print("gateway, admissions over the limit");
 }
 
 fn print_results(names: &[&str], results: &[Vec<LoadResult>], rounds: usize, seconds: u32) {

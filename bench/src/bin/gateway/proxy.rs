@@ -37,7 +37,7 @@ pub(crate) fn nginx_with_limit(upstream: u16, limit: Option<GatewayLimit>) -> Op
     let (rate, burst) = match limit {
         None => return nginx(&upstream, forward),
         Some(GatewayLimit::NeverReached) => ("1000000r/s", 1_000_000),
-        Some(GatewayLimit::Burst) => ("17r/m", 999),
+        Some(GatewayLimit::Hourly) => ("17r/m", 999),
     };
     nginx(
         &format!(
@@ -61,7 +61,7 @@ fn tidegate_at(program: PathBuf, upstream: u16, limit: GatewayLimit) -> BenchSer
         GatewayLimit::NeverReached => {
             "rules: [{name: api, per: [ip], limit: 1000000 per second, burst: 100000000}]"
         }
-        GatewayLimit::Burst => "rules: [{name: api, per: [ip], limit: 1000 per hour}]",
+        GatewayLimit::Hourly => "rules: [{name: api, per: [ip], limit: 1000 per hour}]",
     };
     let arguments = ["--upstream".to_owned(), format!("http://127.0.0.1:{upstream}")];
     BenchServer::tidegate(&TidegateSettings {
@@ -77,7 +77,7 @@ fn tidegate_at(program: PathBuf, upstream: u16, limit: GatewayLimit) -> BenchSer
 pub(crate) fn haproxy(upstream: u16, limit: GatewayLimit) -> Option<BenchServer> {
     let (amount, period) = match limit {
         GatewayLimit::NeverReached => (1_000_000, "1s"),
-        GatewayLimit::Burst => (1_000, "1h"),
+        GatewayLimit::Hourly => (1_000, "1h"),
     };
     let text = |port: u16| {
         format!(
@@ -114,7 +114,7 @@ pub(crate) fn envoy(upstream: u16, limit: GatewayLimit) -> Option<BenchServer> {
         GatewayLimit::NeverReached => {
             "{max_tokens: 1000000000, tokens_per_fill: 1000000, fill_interval: 1s}"
         }
-        GatewayLimit::Burst => "{max_tokens: 1000, tokens_per_fill: 1, fill_interval: 3.6s}",
+        GatewayLimit::Hourly => "{max_tokens: 1000, tokens_per_fill: 1, fill_interval: 3.6s}",
     };
     let extension = "type.googleapis.com/envoy.extensions.filters";
     let text = |port: u16| {
@@ -163,7 +163,7 @@ pub(crate) fn envoy(upstream: u16, limit: GatewayLimit) -> Option<BenchServer> {
 pub(crate) fn traefik(upstream: u16, limit: GatewayLimit) -> Option<BenchServer> {
     let limit = match limit {
         GatewayLimit::NeverReached => "{average: 1000000, burst: 1000000}",
-        GatewayLimit::Burst => "{average: 1000, period: 1h, burst: 1000}",
+        GatewayLimit::Hourly => "{average: 1000, period: 1h, burst: 1000}",
     };
     let routes = format!(
         r#"http:

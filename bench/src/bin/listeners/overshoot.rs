@@ -1,7 +1,7 @@
-//! Bursts against every limiter that decides for other programs: the admissions are counted.
+//! Overload of every limiter that decides for other programs: the admissions are counted.
 
-use tidegate_bench::burst::{BURST_CONNECTIONS, BURST_REQUESTS, BurstCount, BurstTable};
 use tidegate_bench::measure::progress;
+use tidegate_bench::overshoot::{OvershootRun, OvershootTable, TOTAL_CONNECTIONS, TOTAL_REQUESTS};
 use tidegate_bench::server::BenchServer;
 use tidegate_proto::envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor, rate_limit_descriptor::Entry,
@@ -13,20 +13,20 @@ use tonic::transport::Endpoint;
 
 use crate::peers::{self, PeerLimit};
 
-const CL_THROTTLE: &[&str] = &["CL.THROTTLE", "burst", "999", "1000", "3600"];
-const THROTTLE: &[&str] = &["THROTTLE", "burst", "1000", "1000", "3600"];
-const TG_CHECK: &[&str] = &["TG.CHECK", "api", "burst"];
+const CL_THROTTLE: &[&str] = &["CL.THROTTLE", "client", "999", "1000", "3600"];
+const THROTTLE: &[&str] = &["THROTTLE", "client", "1000", "1000", "3600"];
+const TG_CHECK: &[&str] = &["TG.CHECK", "api", "client"];
 
 pub(crate) fn print_table() {
-    let limit = PeerLimit::Burst;
-    let mut table = BurstTable::new("overshoot");
-    let mut add = |name: &str, nodes: usize, count: Option<BurstCount>| {
+    let limit = PeerLimit::Hourly;
+    let mut table = OvershootTable::new("overshoot");
+    let mut add = |name: &str, nodes: usize, count: Option<OvershootRun>| {
         progress(&format!("overshoot: {name}"));
         table.add(name, nodes, count);
     };
-    let tidegate = peers::tidegate_with_burst_limit("resp");
+    let tidegate = peers::tidegate_with_hourly_limit("resp");
     add("Tidegate in memory, TG.CHECK", 1, Some(over_resp(&[tidegate], TG_CHECK, 0)));
-    let tidegate = peers::tidegate_with_burst_limit("resp");
+    let tidegate = peers::tidegate_with_hourly_limit("resp");
     add("Tidegate in memory, CL.THROTTLE", 1, Some(over_resp(&[tidegate], CL_THROTTLE, 0)));
     let redis = peers::redis(None);
     let tidegate = [0, 1].map(|_| peers::tidegate_on_redis("resp", redis.port(), limit));
@@ -47,25 +47,25 @@ pub(crate) fn print_table() {
     let flexible: Option<Vec<BenchServer>> = nodes.into_iter().collect();
     add("rate-limiter-flexible 11.4.0 on Redis", 2, flexible.map(|servers| over_http(&servers)));
     progress("");
-    table.print("a burst on every listener, admissions over the limit");
+    table.print("every listener, admissions over the limit");
 }
 
-fn over_http(servers: &[BenchServer]) -> BurstCount {
-    let url = |server: &BenchServer| format!("http://127.0.0.1:{}/?user=burst", server.port());
-    BurstCount::over_http(&servers.iter().map(url).collect::<Vec<_>>())
+fn over_http(servers: &[BenchServer]) -> OvershootRun {
+    let url = |server: &BenchServer| format!("http://127.0.0.1:{}/?user=client", server.port());
+    OvershootRun::over_http(&servers.iter().map(url).collect::<Vec<_>>())
 }
 
-/// Sends the burst by threads with a connection each. `allowed` is the first number of the reply to an admitted command.
-fn over_resp(servers: &[BenchServer], command: &[&str], allowed: i64) -> BurstCount {
-    let share = BURST_REQUESTS / BURST_CONNECTIONS;
-    let connections: Vec<redis::Connection> = (0..BURST_CONNECTIONS as usize)
+/// Sends the requests by threads with a connection each. `allowed` is the first number of the reply to an admitted command.
+fn over_resp(servers: &[BenchServer], command: &[&str], allowed: i64) -> OvershootRun {
+    let share = TOTAL_REQUESTS / TOTAL_CONNECTIONS;
+    let connections: Vec<redis::Connection> = (0..TOTAL_CONNECTIONS as usize)
         .map(|index| {
             let port = servers[index % servers.len()].port();
             let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
             client.get_connection().unwrap()
         })
         .collect();
-    BurstCount::measure(|| {
+    OvershootRun::measure(|| {
         let admitted = std::thread::scope(|scope| {
             let callers: Vec<_> = connections
                 .into_iter()
@@ -84,23 +84,23 @@ fn over_resp(servers: &[BenchServer], command: &[&str], allowed: i64) -> BurstCo
                 .collect();
             callers.into_iter().map(|caller| caller.join().unwrap()).sum()
         });
-        (share * BURST_CONNECTIONS, admitted)
+        (share * TOTAL_CONNECTIONS, admitted)
     })
 }
 
-/// Sends the burst by calls of Envoy's rate limit service, with one call at a time on each connection.
-fn over_rls(servers: &[BenchServer]) -> BurstCount {
+/// Sends the requests by calls of Envoy's rate limit service, with one call at a time on each connection.
+fn over_rls(servers: &[BenchServer]) -> OvershootRun {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let share = BURST_REQUESTS / BURST_CONNECTIONS;
-    let entry = Entry { key: "user".to_owned(), value: "burst".to_owned() };
+    let share = TOTAL_REQUESTS / TOTAL_CONNECTIONS;
+    let entry = Entry { key: "user".to_owned(), value: "client".to_owned() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
     let request = RateLimitRequest {
         domain: "bench".to_owned(),
         descriptors: vec![descriptor],
         ..RateLimitRequest::default()
     };
-    BurstCount::measure(|| {
-        let callers: Vec<_> = (0..BURST_CONNECTIONS as usize)
+    OvershootRun::measure(|| {
+        let callers: Vec<_> = (0..TOTAL_CONNECTIONS as usize)
             .map(|index| {
                 let (port, request) = (servers[index % servers.len()].port(), request.clone());
                 runtime.spawn(async move {
@@ -117,6 +117,6 @@ fn over_rls(servers: &[BenchServer]) -> BurstCount {
             })
             .collect();
         let admitted = callers.into_iter().map(|caller| runtime.block_on(caller).unwrap()).sum();
-        (share * BURST_CONNECTIONS, admitted)
+        (share * TOTAL_CONNECTIONS, admitted)
     })
 }

@@ -10,8 +10,8 @@ use tidegate_testkit::{Port, Redis};
 pub(crate) const NEVER_REACHED: &str = "1000000";
 /// Rules of Tidegate with a limit that no run reaches.
 const RULES: &str = "rules: [{name: api, per: ['user | api_key'], limit: 1000000 per second}]";
-/// Rules of Tidegate with the limit of the bursts.
-const BURST_RULES: &str = "rules: [{name: api, per: ['user | api_key'], limit: 1000 per hour}]";
+/// Rules of Tidegate with a limit that the overshoot run exceeds.
+const HOURLY_RULES: &str = "rules: [{name: api, per: ['user | api_key'], limit: 1000 per hour}]";
 
 /// The limit that a server is configured with.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,14 +19,14 @@ pub(crate) enum PeerLimit {
     /// 1,000,000 per second.
     NeverReached,
     /// 1,000 per hour.
-    Burst,
+    Hourly,
 }
 
 impl PeerLimit {
     fn rules(self) -> &'static str {
         match self {
             Self::NeverReached => RULES,
-            Self::Burst => BURST_RULES,
+            Self::Hourly => HOURLY_RULES,
         }
     }
 
@@ -34,7 +34,7 @@ impl PeerLimit {
     fn amount_and_seconds(self) -> [&'static str; 2] {
         match self {
             Self::NeverReached => [NEVER_REACHED, "1"],
-            Self::Burst => ["1000", "3600"],
+            Self::Hourly => ["1000", "3600"],
         }
     }
 }
@@ -67,10 +67,10 @@ fn tidegate_at(program: PathBuf, listener: &str, core: Option<usize>) -> BenchSe
     BenchServer::tidegate(&TidegateSettings { program, core, listener, rules, arguments: &[] })
 }
 
-/// Tidegate in memory with the limit of the bursts.
-pub(crate) fn tidegate_with_burst_limit(listener: &str) -> BenchServer {
+/// Tidegate in memory with a limit that the overshoot run exceeds.
+pub(crate) fn tidegate_with_hourly_limit(listener: &str) -> BenchServer {
     let program = host::sibling_binary("tidegate");
-    let rules = PeerLimit::Burst.rules();
+    let rules = PeerLimit::Hourly.rules();
     BenchServer::tidegate(&TidegateSettings {
         program,
         core: None,

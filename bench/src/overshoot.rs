@@ -1,4 +1,4 @@
-//! Bursts of one client: the admissions are counted and compared with the limit of 1,000 per hour.
+//! Overload by one client: the admissions are counted and compared with a limit of 1,000 per hour.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -8,33 +8,33 @@ use crate::measure;
 use crate::results::record_goal;
 use crate::table::Table;
 
-/// The limit of every burst, per hour.
-pub const BURST_LIMIT: u64 = 1_000;
-/// Requests of a burst, over all nodes.
-pub const BURST_REQUESTS: u64 = 20_000;
-/// Connections of a burst, over all nodes.
-pub const BURST_CONNECTIONS: u64 = 50;
+/// The limit of the client, per hour.
+pub const HOURLY_LIMIT: u64 = 1_000;
+/// Requests of a run, over all nodes.
+pub const TOTAL_REQUESTS: u64 = 20_000;
+/// Connections of a run, over all nodes.
+pub const TOTAL_CONNECTIONS: u64 = 50;
 
-/// Counts of a burst.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct BurstCount {
+pub struct OvershootRun {
     /// Requests with a decision.
     pub decided: u64,
     /// Admitted requests.
     pub admitted: u64,
-    /// Length of the burst.
+    /// Length of the run.
     pub elapsed: Duration,
 }
 
-impl BurstCount {
-    /// Runs a burst, and measures its length. The call returns the decided and the admitted requests.
+impl OvershootRun {
+    /// Measures the length of a run. The call returns the decided and the admitted requests.
     pub fn measure(send: impl FnOnce() -> (u64, u64)) -> Self {
         let start = measure::now();
         let (decided, admitted) = send();
         Self { decided, admitted, elapsed: start.elapsed() }
     }
 
-    /// Sends the burst over HTTP to every address at once: 429 is a denial.
+    /// Sends the requests over HTTP to every address at once: 429 is a denial.
     ///
     /// # Panics
     /// `tidegate bench` fails.
@@ -45,8 +45,8 @@ impl BurstCount {
             let start = |url: &String| -> Child {
                 let mut command = Command::new(host::sibling_binary("tidegate"));
                 command.args(["bench", "--json", "--get", url]);
-                command.args(["-n", &(BURST_REQUESTS / nodes).to_string()]);
-                command.args(["-c", &(BURST_CONNECTIONS / nodes).to_string()]);
+                command.args(["-n", &(TOTAL_REQUESTS / nodes).to_string()]);
+                command.args(["-c", &(TOTAL_CONNECTIONS / nodes).to_string()]);
                 command.stdout(Stdio::piped()).spawn().expect("tidegate bench starts")
             };
             let running: Vec<Child> = urls.iter().map(start).collect();
@@ -63,30 +63,30 @@ impl BurstCount {
     /// Returns the most requests that a limit of 1,000 per hour admits in this time: a token refills in 3.6 s.
     #[must_use]
     pub fn bound(&self) -> u64 {
-        BURST_LIMIT + self.elapsed.as_secs() * BURST_LIMIT / 3_600 + 1
+        HOURLY_LIMIT + self.elapsed.as_secs() * HOURLY_LIMIT / 3_600 + 1
     }
 }
 
 /// A table with a row for each limiter.
 #[derive(Debug)]
-pub struct BurstTable {
+pub struct OvershootTable {
     table: Table,
     tidegate_over: u64,
 }
 
-impl BurstTable {
+impl OvershootTable {
     /// Returns an empty table.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let caption = format!(
-            "A burst of {BURST_REQUESTS} requests of one client over {BURST_CONNECTIONS} connections, against a limit of {BURST_LIMIT} per hour. The bound includes the tokens that refill during the burst."
+            "{TOTAL_REQUESTS} requests of one client, as fast as possible, over {TOTAL_CONNECTIONS} connections, against a limit of {HOURLY_LIMIT} per hour. The bound includes the tokens that refill during the run."
         );
         let columns = ["", "nodes", "decided", "bound", "admitted", "over the bound"];
         Self { table: Table::new(name, &caption, columns), tidegate_over: 0 }
     }
 
     /// Adds a row. `None` is a limiter that is not installed.
-    pub fn add(&mut self, name: &str, nodes: usize, count: Option<BurstCount>) {
+    pub fn add(&mut self, name: &str, nodes: usize, count: Option<OvershootRun>) {
         let Some(count) = count else {
             return self.table.add_row([name, &nodes.to_string(), "not installed"]);
         };
