@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tidegate::redis::{RedisConfig, RedisStore};
 use tidegate::store::{Charge, ChargeMode, ChargeResult, Key, Store};
@@ -23,6 +24,9 @@ use tidegate_bench::measure::{self, percentile_micros, progress};
 use tidegate_bench::results::record_goal;
 use tidegate_bench::table::{Spread, Table};
 use tidegate_testkit::Redis;
+
+/// Timeout of a check, longer than that of a service, because the machine is overloaded on purpose.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A typical handwritten script: one counter, one call per check.
 const PLAIN_GCRA_LUA: &str = "
@@ -251,11 +255,13 @@ impl RedisBench {
             .build()
             .unwrap();
         let config: RedisConfig = server.url().parse().unwrap();
-        let config = config.with_timeout(Duration::from_secs(10)).unwrap();
+        let config = config.with_timeout(TIMEOUT).unwrap();
         let target = runtime.block_on(async {
             let store = RedisStore::connect(config).await.unwrap();
             let client = redis::Client::open(server.url()).unwrap();
-            let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+            let config = AsyncConnectionConfig::new().set_response_timeout(Some(TIMEOUT));
+            let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+            let mut connection = connection.unwrap();
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(PLAIN_GCRA_LUA);
             let hash: String = load.query_async(&mut connection).await.unwrap();

@@ -1,6 +1,6 @@
 //! Growth with nodes: processes on one Redis, as fast as they can, with every admission counted.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use tidegate_bench::results::record_goal;
 use tidegate_bench::table::{Spread, Table};
 use tidegate_testkit::{Process, Redis};
 
+/// Time at the start of a run in which nothing but admissions is counted: leases are taken.
+const WARM_UP: Duration = Duration::from_secs(1);
 const NODES: [u64; 4] = [1, 2, 4, 8];
 /// Concurrent callers of each node.
 const CALLERS: u64 = 256;
@@ -97,8 +99,11 @@ impl NodeTraffic {
 /// Counts of one run, of one node or of all.
 #[derive(Default)]
 struct RunStats {
+    /// All checks, those of the warm-up included.
     checks: u64,
-    /// Script calls.
+    /// Checks after the warm-up.
+    measured: u64,
+    /// Script calls after the warm-up.
     calls: u64,
     /// Admissions of each client.
     admitted: Vec<u64>,
@@ -107,10 +112,20 @@ struct RunStats {
 }
 
 impl RunStats {
+    /// Adds the checks of one step, with the latency of the last one.
+    fn record_step(&mut self, latency: Duration, is_measured: bool) {
+        self.checks += CHECKS_PER_STEP;
+        if is_measured {
+            self.measured += CHECKS_PER_STEP;
+            self.latencies.push(latency);
+        }
+    }
+
     /// Formats the counts as one line.
     fn write(&self) -> String {
-        let Self { checks, calls, admitted, latencies } = self;
-        let mut line = format!("stats {checks} {calls} {} {}", admitted.len(), latencies.len());
+        let Self { checks, measured, calls, admitted, latencies } = self;
+        let mut line =
+            format!("stats {checks} {measured} {calls} {} {}", admitted.len(), latencies.len());
         admitted.iter().for_each(|count| line += &format!(" {count}"));
         latencies.iter().for_each(|latency| line += &format!(" {}", latency.as_nanos()));
         line
@@ -121,6 +136,7 @@ impl RunStats {
         let mut numbers = line.split(' ').skip(1).map(|text| text.parse::<u64>().unwrap());
         let mut next = || numbers.next().unwrap();
         self.checks += next();
+        self.measured += next();
         self.calls += next();
         let (clients, latencies) = (next(), next());
         self.admitted.resize(clients as usize, 0);
@@ -172,8 +188,8 @@ fn run_fleet(case: usize, nodes: u64, seconds: u64) -> FleetRun {
     stats.latencies.sort_unstable();
     let checks = stats.checks as f64;
     FleetRun {
-        per_second: checks / seconds as f64,
-        calls_per_check: stats.calls as f64 / checks,
+        per_second: stats.measured as f64 / seconds as f64,
+        calls_per_check: stats.calls as f64 / stats.measured as f64,
         admitted_part: stats.admitted.iter().sum::<u64>() as f64 / checks,
         overshoot: stats.admitted.iter().map(|count| count.saturating_sub(bound)).max().unwrap(),
         p50_micros: measure::percentile_micros(&stats.latencies, 0.5),
@@ -190,7 +206,7 @@ pub(crate) fn print_table(quick: bool) {
     let mut table = Table::new(
         "growth_nodes",
         &format!(
-            "Processes with one thread and {CALLERS} callers each, and one Redis, on {cores} cores without pinning. {rounds} rounds of {seconds} s; medians (min to max)."
+            "Processes with one thread and {CALLERS} callers each, and one Redis, on {cores} cores without pinning. {rounds} rounds of {seconds} s after a second of warm-up; medians (min to max)."
         ),
         [
             "traffic",
@@ -293,11 +309,12 @@ async fn send_checks(url: &str, traffic: NodeTraffic, accuracy: NodeAccuracy, in
         Rc::new((0..traffic.clients()).map(|client| client.to_string()).collect());
     let stats =
         Rc::new(RefCell::new(RunStats { admitted: vec![0; names.len()], ..RunStats::default() }));
-    let before = limiter.store().counts();
-    let (start, time) = (measure::now(), Duration::from_secs(seconds));
+    let before = Rc::new(OnceCell::new());
+    let (start, time) = (measure::now(), WARM_UP + Duration::from_secs(seconds));
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..CALLERS {
         let (limiter, names, stats) = (limiter.clone(), Rc::clone(&names), Rc::clone(&stats));
+        let before = Rc::clone(&before);
         callers.spawn_local(async move {
             let mut bits = SeededBits::new(index << 32 | caller);
             while start.elapsed() < time {
@@ -312,14 +329,18 @@ async fn send_checks(url: &str, traffic: NodeTraffic, accuracy: NodeAccuracy, in
                     stats.borrow_mut().admitted[client] += u64::from(is_allowed);
                 }
                 let latency = started.elapsed();
-                stats.borrow_mut().latencies.push(latency);
-                stats.borrow_mut().checks += CHECKS_PER_STEP;
+                let is_measured = start.elapsed() >= WARM_UP;
+                if is_measured {
+                    before.get_or_init(|| limiter.store().counts());
+                }
+                stats.borrow_mut().record_step(latency, is_measured);
                 tokio::task::yield_now().await;
             }
         });
     }
     while callers.join_next().await.is_some() {}
     let after = limiter.store().counts();
+    let before = before.get().copied().unwrap_or(after);
     let mut stats = std::mem::take(&mut *stats.borrow_mut());
     stats.calls = after.calls + after.ask_calls - before.calls - before.ask_calls;
     let step = stats.latencies.len().div_ceil(MAX_LATENCIES).max(1);
