@@ -122,7 +122,7 @@ fn print_results(listener: &ListenerTable, results: &[ContenderRuns], caption: &
             Spread::from_values(result.cpu_micros()).format(2, ""),
         ];
         if with_redis {
-            cells.push(redis.format(2, ""));
+            cells.push(if redis.max > 0.0 { redis.format(2, "") } else { "–".to_owned() });
         }
         table.add_row(cells);
     }

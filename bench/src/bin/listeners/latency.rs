@@ -11,6 +11,8 @@ use tidegate_bench::table::{Spread, Table};
 use crate::peers::{self, PeerLimit};
 
 const CONNECTIONS: &str = "64";
+/// Runs without a rate. The capacity is their median.
+const CAPACITY_RUNS: usize = 3;
 /// Parts of the capacity, in percent.
 const PARTS: [u64; 3] = [10, 50, 80];
 const EXACT: &str = "HTTP, exact through Redis";
@@ -90,8 +92,8 @@ pub(crate) fn print_table(quick: bool) {
         .iter()
         .map(|contender| {
             progress(&format!("latency: capacity of {}", contender.name));
-            contender.run(seconds, None);
-            contender.run(seconds, None)["perSecond"].as_f64().unwrap()
+            let runs = (0..CAPACITY_RUNS).map(|_| contender.run(seconds, None));
+            Spread::from_values(runs.map(|run| run["perSecond"].as_f64().unwrap())).median
         })
         .collect();
     let mut table = Table::new(
