@@ -6,7 +6,7 @@ use crate::results;
 use crate::table::Spread;
 
 const WIDTH: f64 = 760.0;
-const TITLE_HEIGHT: f64 = 44.0;
+const TITLE_HEIGHT: f64 = 52.0;
 
 /// Colours of the series, in light and in dark mode.
 const STYLE: &str = "
@@ -44,8 +44,8 @@ pub struct BarChart {
 }
 
 impl BarChart {
-    const LABEL_WIDTH: f64 = 250.0;
-    const VALUE_WIDTH: f64 = 100.0;
+    const LABEL_WIDTH: f64 = 290.0;
+    const VALUE_WIDTH: f64 = 80.0;
     const BAR_HEIGHT: f64 = 18.0;
     const ROW_HEIGHT: f64 = 28.0;
 
@@ -104,7 +104,7 @@ pub struct LineChart {
 
 impl LineChart {
     const LEFT: f64 = 64.0;
-    const RIGHT: f64 = 230.0;
+    const RIGHT: f64 = 265.0;
     const PLOT_HEIGHT: f64 = 260.0;
     const HEIGHT: f64 = TITLE_HEIGHT + 24.0 + Self::PLOT_HEIGHT + 52.0;
 
@@ -241,8 +241,11 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Formats a number with at most three digits: `1.25k`, `10M`, `0.5`.
+/// Formats a number with at most three digits: `1.25k`, `10M`, `0.5`. Small whole numbers are exact: `1024`.
 fn short(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 10_000.0 && value % 100.0 != 0.0 {
+        return format!("{value:.0}");
+    }
     let (divisor, unit) = match value.abs() {
         1e9.. => (1e9, "G"),
         1e6.. => (1e6, "M"),
@@ -269,8 +272,13 @@ mod tests {
 
     #[test]
     fn numbers_have_at_most_three_digits() {
-        let shown = [0.0, 0.5, 12.34, 999.0, 1_250.0, 10_000_000.0, 2e9].map(short);
+        let shown = [0.0, 0.5, 12.34, 999.0, 1_254.6, 10_000_000.0, 2e9].map(short);
         assert_eq!(shown, ["0", "0.5", "12.3", "999", "1.25k", "10M", "2G"]);
+    }
+
+    #[test]
+    fn small_whole_numbers_are_exact() {
+        assert_eq!([1_000.0, 1_024.0].map(short), ["1k", "1024"]);
     }
 
     #[test]
