@@ -46,10 +46,11 @@ format language lint tests plain doctests docs api:
 
 bench: setup bench-build
 	@rm -rf $(BENCH_RESULTS) && mkdir -p $(BENCH_RESULTS)
-	@for part in $(PARTS); do \
-	  echo "bench: $$part" && TIDEGATE_RESULTS=$(BENCH_RESULTS) $(BENCH_BINARIES)/$$part $(if $(QUICK),--quick) || exit 1; \
-	done
-	$(if $(QUICK),@echo "bench: a quick run is in $(BENCH_RESULTS)",tools/write-benchmarks.py $(BENCH_RESULTS))
+	@failed=; for part in $(PARTS); do \
+	  echo "bench: $$part" && TIDEGATE_RESULTS=$(BENCH_RESULTS) $(BENCH_BINARIES)/$$part $(if $(QUICK),--quick) || failed="$$failed $$part"; \
+	done; \
+	$(if $(QUICK),echo "bench: the results of a quick run are in $(BENCH_RESULTS)",tools/write-benchmarks.py $(BENCH_RESULTS)) && \
+	if [ -n "$$failed" ]; then echo "bench: failed:$$failed" >&2; exit 1; fi
 
 bench-build:
 	@tools/setup-bench.sh

@@ -50,10 +50,11 @@ def markdown(columns, rows):
 
 def goals(file, old):
     """Returns the results that have a goal: those of this run, and of the old table what this run did not measure."""
-    results = {row[0]: row for row in re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| ((?:not )?met) \|$", old, re.M)}
+    results = {row[:2]: row for row in re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| ((?:not )?met) \|$", old, re.M)}
     for line in file.read_text().splitlines():
         result = json.loads(line)
-        results[result["name"]] = tuple(result[column] for column in ["name", "goal", "measured", "verdict"])
+        row = tuple(result[column] for column in ["name", "goal", "measured", "verdict"])
+        results[row[:2]] = row
     met = sum(row[3] == "met" for row in results.values())
     return f"{met} of {len(results)} goals are met.\n\n" + markdown(["", "goal", "measured", ""], results.values())
 

@@ -18,7 +18,7 @@ pub fn save(name: &str, text: &str) {
     fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
-/// Prints and saves a result that has a goal. A later result with the same name replaces an earlier one in the report.
+/// Prints and saves a result that has a goal. A later result with the same name and goal replaces an earlier one in the report.
 ///
 /// # Panics
 /// The file cannot be written.
