@@ -8,7 +8,9 @@ use tidegate_service::call::Protocol;
 use tidegate_service::service::{CheckBatch, Service};
 
 use crate::resp::argument::cost;
+use crate::resp::commands::{CommandKind, CommandSpec};
 use crate::resp::connection::MAX_BUFFERED_REPLY_BYTES;
+use crate::resp::frame::Frame;
 use crate::resp::reply::ReplyBuffer;
 use crate::resp::session::RespSession;
 use crate::resp::throttle::{LimitCache, LimitParameters};
@@ -154,4 +156,31 @@ fn write_replies(
         }
     });
     throttles.clear();
+}
+
+/// Compares the check at the start of the input with the frame that the general path reads, for fuzzing.
+///
+/// # Panics
+/// They differ.
+pub(crate) fn assert_read_as_frame(input: &[u8], limits: &LimitCache) {
+    let Some((check, length)) = CommonCheck::read(input, limits) else { return };
+    let frame = Frame::read(input).expect("a common check is valid").expect("it is complete");
+    let (arguments, kind) = (&frame.arguments, CommandSpec::find(&frame.arguments));
+    let kind = kind.expect("a common check is a command").kind;
+    let optional = |index: usize| arguments.get(index).map_or(Ok(1), |argument| cost(argument));
+    assert_eq!(frame.length, length);
+    match check {
+        CommonCheck::Rule { rule, client, cost } => {
+            assert_eq!(kind, CommandKind::Check);
+            assert_eq!((&*arguments[1], &*arguments[2]), (rule, client));
+            assert_eq!(optional(3).expect("the cost is valid"), cost);
+        }
+        CommonCheck::Throttle { key, limit, cost } => {
+            assert_eq!(kind, CommandKind::Throttle);
+            assert_eq!((&*arguments[1], optional(5).expect("the cost is valid")), (key, cost));
+            let parameters = LimitParameters::parse(&arguments[2], &arguments[3], &arguments[4]);
+            let cached = limits.get(parameters.expect("the limit is valid"));
+            assert!(cached.is_some_and(|cached| Arc::ptr_eq(cached, limit)));
+        }
+    }
 }

@@ -4,11 +4,15 @@ use crate::resp::auth::RespAuth;
 use crate::resp::check;
 use crate::resp::commands::{CommandKind, CommandSpec};
 use crate::resp::frame::{Arguments, Frame};
+use crate::resp::leading_checks::assert_read_as_frame;
 use crate::resp::reply::{ReplyBuffer, RespError};
 use crate::resp::session::RespSession;
 use crate::resp::throttle::ThrottleCommand;
 
 /// Returns the replies to input that arrives in these pieces. `+DECIDED` replaces each decision.
+///
+/// # Panics
+/// A check in its common form is read in another way than by the general path.
 pub fn parse_only(pieces: &[&[u8]]) -> Vec<u8> {
     let (mut session, mut replies) =
         (RespSession::new(1, RespAuth::default()), ReplyBuffer::default());
@@ -16,6 +20,7 @@ pub fn parse_only(pieces: &[&[u8]]) -> Vec<u8> {
     for piece in pieces {
         input.extend_from_slice(piece);
         loop {
+            assert_read_as_frame(&input, &session.limits);
             let consumed = match Frame::read(&input) {
                 Ok(None) => break,
                 Ok(Some(Frame { arguments, length })) => {
