@@ -90,24 +90,31 @@ impl Redis {
         self.folder.path().join("ca.pem")
     }
 
-    /// Returns a connection of the caller's own, through the unix socket.
+    /// Returns a connection of the caller's own, through the unix socket. Its calls have no timeout: Linux interrupts a call
+    /// with a timeout when the process is stopped and continued, and the connection would be lost.
     ///
     /// # Errors
     /// The server does not reply.
     pub fn connection(&self) -> Result<redis::Connection, RedisError> {
-        let client = redis::Client::open(self.unix_url())?;
-        let connection = client.get_connection_with_timeout(QUERY_TIMEOUT)?;
-        connection.set_read_timeout(Some(QUERY_TIMEOUT))?;
-        Ok(connection)
+        redis::Client::open(self.unix_url())?.get_connection_with_timeout(QUERY_TIMEOUT)
     }
 
-    /// Returns the answer to a command.
+    /// Returns the answer to a command. An interrupted command is repeated.
     ///
     /// # Errors
     /// The error reply, or the missing reply.
     pub fn try_query<T: FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
         let (name, arguments) = command.split_first().expect("a command has a name");
-        redis::cmd(name).arg(arguments).query(&mut self.connection()?)
+        loop {
+            let result = self.connection().and_then(|mut connection| {
+                connection.set_read_timeout(Some(QUERY_TIMEOUT))?;
+                redis::cmd(name).arg(arguments).query(&mut connection)
+            });
+            match result {
+                Err(error) if is_interrupted(&error) => {}
+                result => return result,
+            }
+        }
     }
 
     /// Returns the answer to a command.
@@ -220,6 +227,12 @@ impl Redis {
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether a signal has interrupted a call of the socket.
+fn is_interrupted(error: &RedisError) -> bool {
+    // RedisError has no accessor for the kind of an I/O error.
+    error.is_io_error() && error.to_string().contains("Interrupted system call")
 }
 
 /// The machine's wall clock, which servers read.

@@ -201,3 +201,21 @@ fn movable_clock_is_set_at_run_time_and_survives_a_restart() {
         assert_off(-60_000);
     }
 }
+
+#[test]
+fn query_is_repeated_after_the_process_was_stopped_and_continued() {
+    if lacking(&[REDIS]) {
+        return;
+    }
+    let redis = Redis::start();
+    thread::scope(|scope| {
+        let waiting =
+            scope.spawn(|| redis.try_query::<Option<Vec<String>>>(&["BLPOP", "list", "2"]));
+        wait_for("the query waits", || (redis.info("blocked_clients")? == "1").then_some(()));
+        // The shell continues this process, which can't do it itself.
+        let stopped =
+            Command::new("sh").args(["-c", "kill -STOP $PPID && kill -CONT $PPID"]).status();
+        assert!(stopped.unwrap().success());
+        assert_eq!(waiting.join().unwrap().unwrap(), None);
+    });
+}

@@ -40,9 +40,11 @@ fn status_line(stream: &mut TcpStream, request: &[u8]) -> std::io::Result<String
     let mut response = Vec::new();
     let mut part = [0; 1024];
     while !response.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read(&mut part)? {
-            0 => break,
-            read => response.extend(&part[..read]),
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => response.extend(&part[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     let head = String::from_utf8_lossy(&response);
