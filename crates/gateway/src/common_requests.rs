@@ -16,12 +16,13 @@ use parking_lot::Mutex;
 use tidegate_net::http::response::DateText;
 use tokio::io::AsyncWriteExt;
 
-use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::ClientStream;
 use crate::common_request::CommonRequest;
 use crate::http1_encoder::{self, BodyLength, ResponseContext, ResponseEncoder};
 use crate::pace::ResponseProgress;
 use crate::proxy::{ConnectionContext, ReceivedRequest, RequestGuards, RequestProxy};
+use crate::request_body::RequestBody;
+use crate::response_body::ResponseBody;
 
 /// Encoded bytes that are written before more of a response is read.
 const MAX_UNSENT_BYTES: usize = 32 * 1024;

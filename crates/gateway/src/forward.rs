@@ -12,11 +12,12 @@ use tidegate_core::Span;
 use tidegate_limiter::Clock;
 use tidegate_limiter::tower::grpc;
 
-use crate::body::{RequestBody, UploadProgress, UpstreamBody};
 use crate::config::ProxyTimeouts;
 use crate::direct_conn::{DirectBody, DirectConn, DirectOutcome};
 use crate::exchange::{self, Exchange, ExchangeParties, InFlightPlaces, RunningExchange};
 use crate::pool::{ConnectError, ConnectionPool, PooledConn, StreamSlot, UpstreamConn};
+use crate::request_body::{RequestBody, UploadProgress};
+use crate::response_body::UpstreamBody;
 use crate::upstream::{ServerInFlight, UpstreamServer};
 use crate::{head, http1_encoder};
 

@@ -6,10 +6,10 @@ use hyper::header::{HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Uri};
 use tidegate_limiter::Clock;
 
-use crate::body::RequestBody;
 use crate::config::{GatewayConfig, HealthConfig, ProxyTimeouts};
 use crate::forward::RequestForwarder;
 use crate::pool::ConnectionPool;
+use crate::request_body::RequestBody;
 use crate::upstream::{Upstream, UpstreamServer};
 use crate::upstream_socket::UpstreamSockets;
 

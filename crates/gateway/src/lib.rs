@@ -5,7 +5,6 @@
 //! sent to one server. Slots, places and connections are released when the response body ends, for whatever reason. If
 //! the client disconnects before the response, they are held until the upstream has responded or closed.
 
-mod body;
 mod client_stream;
 mod common_request;
 mod common_requests;
@@ -24,7 +23,9 @@ mod pace;
 mod pool;
 mod proxied_requests;
 mod proxy;
+mod request_body;
 mod reserved_headers;
+mod response_body;
 mod response_reader;
 mod route;
 mod threads;

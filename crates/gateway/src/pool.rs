@@ -14,8 +14,8 @@ use tidegate_limiter::Clock;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::body::{RequestBody, UploadProgress};
 use crate::direct_conn::DirectConn;
+use crate::request_body::{RequestBody, UploadProgress};
 use crate::upstream::UpstreamServer;
 use crate::upstream_socket::{SocketPermit, UpstreamSocket, UpstreamSockets};
 use crate::upstream_stream::{TruncatedUpload, UpstreamStream};

@@ -20,7 +20,6 @@ use tidegate_service::call::Protocol;
 use tidegate_service::identity::{Caller, Identity};
 use tidegate_service::service::{AdmittedRequest, Service};
 
-use crate::body::{RequestBody, ResponseBody};
 use crate::client_stream::DisconnectWatch;
 use crate::config::ForwardPath;
 use crate::exchange::{ExchangeParties, InFlightPlaces};
@@ -29,6 +28,8 @@ use crate::head::{self, CleanedRequest, ClientHeaderPolicy, ForwardedClient, Hea
 use crate::local_response::{self, ResponseFormat};
 use crate::pace::{PaceLimit, ResponseProgress};
 use crate::proxied_requests::{ProxiedRequest, ProxiedRequests};
+use crate::request_body::RequestBody;
+use crate::response_body::ResponseBody;
 use crate::route::{Route, RouteTable};
 use crate::tunnel::UpgradeTunnel;
 use crate::upstream::RequestOutcome;

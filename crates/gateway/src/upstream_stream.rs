@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::body::UploadProgress;
+use crate::request_body::UploadProgress;
 
 /// A stream of any kind.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
