@@ -301,7 +301,7 @@ impl Service {
 
     /// Charges a key as [`throttle`](Self::throttle) does, if nothing has to be awaited. Returns `None` otherwise, and
     /// nothing was charged or counted.
-    pub fn throttle_now(
+    fn throttle_now(
         &self,
         protocol: Protocol,
         key: &str,
