@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate_core::HeaderStyle;
+use tidegate_core::{HeaderStyle, Timestamp};
+use tidegate_limiter::block::{BlockAction, BlockList, BlockOrigin, Entry, Reason};
 use tidegate_limiter::{Limiter, ManualClock, MemoryStore};
 use tidegate_redis::Secret;
 use tidegate_rules::RuleSet;
@@ -105,13 +106,38 @@ struct Effects {
     ranking: Vec<u64>,
 }
 
+/// The server and its client in one test.
+#[derive(Clone, Copy, Debug)]
+struct TestSetup<'p> {
+    password: Option<&'p Secret>,
+    /// The effect of the block list on client `a`; `None` if the list is empty.
+    listed: Option<BlockAction>,
+}
+
+/// Adds client `a` to the block list.
+fn list_client(blocks: &BlockList, action: BlockAction) {
+    let now = Timestamp::EPOCH;
+    let entry = Entry {
+        subject: blocks.client("user", "a").unwrap(),
+        action,
+        until: Timestamp::from_secs(u64::MAX / 1_000_000),
+        reason: Reason::new("test").unwrap(),
+        origin: BlockOrigin::Operator,
+        added: now,
+    };
+    blocks.add(entry, now).unwrap();
+}
+
 /// Runs the input of one connection, which arrives in these pieces.
-async fn run_pieces(pieces: &[Vec<u8>], password: Option<&Secret>) -> Effects {
+async fn run_pieces(pieces: &[Vec<u8>], setup: TestSetup<'_>) -> Effects {
     let time = ManualClock::default();
     let store = Arc::new(AnyStore::Memory(Arc::new(MemoryStore::new(time.clock()))));
     let rules = RuleSet::parse("", RULES).unwrap();
     let rules = rules.with_internal(internal_rules().unwrap()).unwrap();
     let limiter = Limiter::builder().rules(rules).clock(time.clock()).store(store).build();
+    if let Some(action) = setup.listed {
+        list_client(limiter.blocks(), action);
+    }
     let service = Service::new(limiter, HeaderStyle::default());
     let auth_failures = AuthFailures::new("resp", time.clock(), Arc::default());
     let activity = Activity::unwatched();
@@ -125,7 +151,7 @@ async fn run_pieces(pieces: &[Vec<u8>], password: Option<&Secret>) -> Effects {
         activity: &activity,
         peer,
     };
-    let session = RespSession::new(1, RespAuth::new(password));
+    let session = RespSession::new(1, RespAuth::new(setup.password));
     let mut connection = RespConnection::new(stream, context, session);
     for piece in pieces {
         connection.input.extend_from_slice(piece);
@@ -148,9 +174,10 @@ proptest! {
         commands in vec(command(), 1..60),
         cuts in vec(any::<prop::sample::Index>(), 0..4),
         with_password: bool,
+        listed in prop::sample::select(vec![None, Some(BlockAction::Block), Some(BlockAction::Allow)]),
     ) {
         let secret = Secret::from("secret");
-        let password = with_password.then_some(&secret);
+        let setup = TestSetup { password: with_password.then_some(&secret), listed };
         let arrays: Vec<Vec<u8>> = commands.iter().map(|command| command.array.clone()).collect();
         let lines: Vec<Vec<u8>> = commands.into_iter().map(|command| command.line).collect();
         let bytes = arrays.concat();
@@ -161,10 +188,10 @@ proptest! {
             cuts.windows(2).map(|cut| bytes[cut[0]..cut[1]].to_vec()).collect();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let single = run_pieces(&lines, password).await;
-            prop_assert_eq!(&run_pieces(&arrays, password).await, &single);
-            prop_assert_eq!(&run_pieces(&[bytes], password).await, &single);
-            prop_assert_eq!(&run_pieces(&pieces, password).await, &single);
+            let single = run_pieces(&lines, setup).await;
+            prop_assert_eq!(&run_pieces(&arrays, setup).await, &single);
+            prop_assert_eq!(&run_pieces(&[bytes], setup).await, &single);
+            prop_assert_eq!(&run_pieces(&pieces, setup).await, &single);
             Ok(())
         })?;
     }
